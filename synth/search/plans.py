@@ -28,6 +28,7 @@ AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, in turn", "isolated, 
 Size = TypeVar("Size", int, float)
 _LINEAR_RANKS = 32  # Ranks up to which the linear program of bounds is small.
 _MANY_RANKS = 512  # Ranks from which on the packing of trees takes seconds before its first answer.
+_LINK_S = 2e-7  # Seconds that a link takes for each rank of a whole network in an engine's first answer.
 _MOST_MESSAGING = 128  # Ranks up to which a library's search tries messages between nodes.
 
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
@@ -96,6 +97,14 @@ class Stage:
             and (not self.unlike or (size_bytes is not None and _has_unlike_links(problem)))
             and (self.most_sends is None or estimated_sends(problem) <= self.most_sends)
         )
+
+    def can_answer_in(self, seconds: float, problem: Problem) -> bool:
+        """Return whether the engine is likely to answer in its share of a budget in seconds.
+
+        Only in whole networks of many ranks, which no symmetry makes smaller, engines work for seconds before that.
+        """
+        is_large = problem.quotient is None and problem.nranks >= _MANY_RANKS
+        return not is_large or _LINK_S * problem.network.nlinks * problem.nranks <= self.share * seconds
 
 
 def _has_unlike_links(problem: Problem) -> bool:
@@ -311,7 +320,7 @@ SINGLE = SearchPlan(
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
         # Before the packing of trees.
-        Stage("flow", share=0.05, from_ranks=_MANY_RANKS),
+        Stage("flow", share=0.05, from_ranks=_MANY_RANKS, gap=1.02),
         Stage("trees", share=0.35, gap=1.005),
         Stage("steiner", share=0.3, gap=1.01),
         # With fewer ranks exact search ends, and loading compiled loops takes longer than that.

@@ -294,12 +294,13 @@ _pairs = lru_cache(maxsize=4)(_TranslatedPairs)
 
 
 class _Candidates:
-    """The single translations that may keep the network: those that pass a quick look at a few ranks.
+    """The single translations that may keep the network: those that pass a quick look at the ranks.
 
     Attributes:
         pairs: The links by pair of ranks.
         dst: Destination of each link in the order of `pairs`.
         ptr: First link of each rank in the order of `pairs`.
+        figures: Sums of the bandwidths out of and into each rank and of the latencies out of it, shape (3, ranks).
         salt: Random number of each rank.
         sums: Sum of the random numbers of each rank's neighbours.
         samples: Links whose translates are looked at before the exact checks, a few before more.
@@ -314,6 +315,8 @@ class _Candidates:
         n = net.nranks
         self.dst = net.dst[pairs.order]
         self.ptr = np.searchsorted(net.src[pairs.order], np.arange(n + 1))
+        ends = ((net.src, net.bandwidth_gbs), (net.dst, net.bandwidth_gbs), (net.src, net.alpha_us))
+        self.figures = np.stack([np.bincount(at, figures, minlength=n) for at, figures in ends])
         self.salt = np.random.default_rng(1).integers(1 << 63, size=n, dtype=np.uint64)
         self.sums = segment_sums(self.salt[self.dst], self.ptr)
         self.samples = _sampled_links(pairs)
@@ -323,7 +326,13 @@ class _Candidates:
         self.kept: dict[tuple[int, int], bool] = {}
 
     def _looks_right(self, edge: tuple[int, int]) -> bool:
-        """Return whether a translation keeps the neighbours of a few ranks, one of which has the last digit."""
+        """Return whether a translation keeps the neighbours of a few ranks, and the figures of the links of all ranks.
+
+        One of these few ranks has the last digit.
+        """
+        images = translate((edge,), np.arange(self.pairs.net.nranks), (1,))
+        if not np.allclose(self.figures[:, images], self.figures, rtol=_ROUND_OFF, atol=0.0):
+            return False
         for rank, image in sampled(edge, self.pairs.net.nranks):
             moved_neighbours = translate((edge,), self.dst[self.ptr[rank] : self.ptr[rank + 1]], (1,))
             if self.salt[moved_neighbours].sum(dtype=np.uint64) != self.sums[image]:

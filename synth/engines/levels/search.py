@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from synth.baselines.fifo import waits
+from synth.engines.estimates import estimated_sends
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.quotients import quotient_of
@@ -30,6 +31,7 @@ from synth.model.compiled import choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_count
 from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, nested
@@ -102,6 +104,9 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
     most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
     most_sends = min(most_sends, request.most_sends // order or most_sends)
+    if not problem.collective.kind.in_shares and estimated_sends(planned_problem) > most_sends:
+        yield Progress(f"levels: more than {format_count(most_sends, 'send')}")
+        return
     ways = [_Way(_members(problem.topology, problem.group), partial(Levels, planned_problem, tuning=tuning))]
     joined = _with_relays(problem)
     if joined is not None:

@@ -57,6 +57,16 @@ class Doors:
         rates = np.stack([self.rate_in, self.rate_out])
         return bool((self.members >= 0).all() and (rates == rates[:, :1, :1]).all() and (self.door >= 0).all())
 
+    @property
+    def node_gbs(self) -> Floats:
+        """Return the bandwidth in GB/s with which each node both sends to and receives from others, shape (nodes,)."""
+        return np.asarray(np.minimum(self.rate_in.sum(axis=1), self.rate_out.sum(axis=1)))
+
+    @property
+    def slowness(self) -> float:
+        """Return how many times longer the slowest node sends and receives as much as the fastest."""
+        return float(self.node_gbs.max() / self.node_gbs.min())
+
     def choose_rails(self, source: Ints, goal: Ints, rail: Ints) -> Ints:
         """Return a rail for each message between nodes, such that each node's doors are loaded by their rates.
 

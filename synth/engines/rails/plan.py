@@ -16,8 +16,16 @@ from synth.model.collective import Floats, Ints
 from synth.model.schedule import Schedule, untimed
 
 
-class _Rows(NamedTuple):
-    """Sends, each array of shape (sends,): chunk, ends, step, and the time in slots by which they are ordered."""
+class Rows(NamedTuple):
+    """Sends in an order, as arrays of shape (sends,).
+
+    Attributes:
+        chunk: Chunk of each send.
+        tail: Rank from which it goes.
+        head: Rank to which it goes.
+        step: Step of the send.
+        slot: Time in slots by which sends are ordered.
+    """
 
     chunk: Ints
     tail: Ints
@@ -25,9 +33,13 @@ class _Rows(NamedTuple):
     step: Ints
     slot: Floats
 
+    def take(self, places: Ints) -> Rows:
+        """Return the sends at some places, in their order."""
+        return Rows(*(column[places] for column in self))  # type: ignore[arg-type]
 
-def spread(doors: Doors, owner: Ints) -> Schedule:
-    """Return copies of every chunk from its owner to all ranks, in the order of their slots, without times.
+
+def spread(doors: Doors, owner: Ints) -> Rows:
+    """Return copies of every chunk from its owner to all ranks, in the order of their slots.
 
     A chunk crosses once into every other node, and each rank at which it comes into a node copies it to the others.
 
@@ -53,10 +65,10 @@ def spread(doors: Doors, owner: Ints) -> Schedule:
     hub = np.where(hub < 0, head, hub)
     detour = np.flatnonzero(hub != head)
     zeros = np.zeros(len(owner), dtype=np.int64)
-    return _schedule(doors, [
+    return _in_order([
         _inside(doors, np.arange(len(owner)), owner, owner, zeros, turn),
-        _Rows(chunk, tail, head, step, when),
-        _Rows(chunk[detour], head[detour], hub[detour], step[detour] + 1, when[detour] + 0.5),
+        Rows(chunk, tail, head, step, when),
+        Rows(chunk[detour], head[detour], hub[detour], step[detour] + 1, when[detour] + 0.5),
         _inside(doors, chunk, hub, head, step + 1 + (hub != head), when + 1),
     ])  # fmt: skip
 
@@ -89,12 +101,12 @@ def exchange(doors: Doors, source_rank: Ints, goal_rank: Ints) -> Schedule:
     step = before.astype(np.int64)
     inner = chunk[is_inside]
     zeros = np.zeros(len(chunk), dtype=np.int64)
-    return _schedule(doors, [
-        _Rows(inner, source_rank[inner], goal_rank[inner], zeros[: len(inner)], when[is_inside]),
-        _Rows(crossing[before], first[before], tail[before], zeros[: int(before.sum())], when_across[before] - 1),
-        _Rows(crossing, tail, head, step, when_across),
-        _Rows(crossing[after], head[after], last[after], step[after] + 1, when_across[after] + 1),
-    ])  # fmt: skip
+    return in_slots(doors, _in_order([
+        Rows(inner, source_rank[inner], goal_rank[inner], zeros[: len(inner)], when[is_inside]),
+        Rows(crossing[before], first[before], tail[before], zeros[: int(before.sum())], when_across[before] - 1),
+        Rows(crossing, tail, head, step, when_across),
+        Rows(crossing[after], head[after], last[after], step[after] + 1, when_across[after] + 1),
+    ]))  # fmt: skip
 
 
 def _turns(owner: Ints) -> Floats:
@@ -103,7 +115,7 @@ def _turns(owner: Ints) -> Floats:
     return np.asarray(place / (place.max(initial=0) + 1))
 
 
-def _inside(doors: Doors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: Floats) -> _Rows:
+def _inside(doors: Doors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: Floats) -> Rows:
     """Return copies of chunks from a rank to all others of its node, the next ones first, but not to the rank `has`."""
     members, node = doors.members, doors.node[rank]
     size = (members >= 0).sum(axis=1)[node]
@@ -114,13 +126,20 @@ def _inside(doors: Doors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: 
     turn = np.broadcast_to(ahead * 1e-6, is_wanted.shape)[is_wanted]
     repeats = is_wanted.sum(axis=1)
     chunk, tail, step = (np.repeat(column, repeats) for column in (chunk, rank, step))
-    return _Rows(chunk, tail, head[is_wanted], step, np.repeat(slot, repeats) + turn)
+    return Rows(chunk, tail, head[is_wanted], step, np.repeat(slot, repeats) + turn)
 
 
-def _schedule(doors: Doors, parts: list[_Rows]) -> Schedule:
-    """Return the sends in the order of their slots, without times."""
-    chunk, tail, head, step, slot = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(slot, kind="stable")
-    chunk, step = chunk[order], step[order]
-    link = doors.link[tail[order], head[order]]
-    return untimed(chunk, link, step, np.zeros(len(chunk), dtype=bool))
+def _in_order(parts: list[Rows]) -> Rows:
+    """Return the sends of all parts in the order of their slots."""
+    rows = joined(parts)
+    return rows.take(np.argsort(rows.slot, kind="stable"))
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Return the sends of all parts, part by part."""
+    return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def in_slots(doors: Doors, rows: Rows) -> Schedule:
+    """Return the copies in their order, without times."""
+    return untimed(rows.chunk, doors.link[rows.tail, rows.head], rows.step, np.zeros(len(rows.chunk), dtype=bool))

@@ -2,7 +2,8 @@
 
 Nodes with doors on common rails exchange their data slot by slot (`synth.engines.rails.plan`). A node with fewer or
 slower doors than others gets and sends its messages over them in proportion to their rates, and owns fewer sums or
-none, since all that an owner gets and sends crosses its doors. No symmetry is needed, so the schedules are whole.
+none, since all that an owner gets and sends crosses its doors. In an all-reduce, the sums of a piece come together
+while those of another are copied (`synth.engines.rails.pace`). No symmetry is needed, so the schedules are whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from synth.engines.flow.csr_network import csr_network
 from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.rails.doors import Doors, find_doors
-from synth.engines.rails.plan import exchange, spread
+from synth.engines.rails.pace import paced
+from synth.engines.rails.plan import exchange, in_slots, spread
 from synth.engines.rails.tuning import TUNING, RailsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
@@ -60,13 +62,14 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> Iterator[Outcome]:
     """Yield for each size better and better schedules: more chunks, as long as that gains.
 
-    Sends stand in the order of their slots first, and then in that of a list schedule, in which sends pass others that
-    wait. Of an all-reduce, sums also come together in a node with less bandwidth, and both phases are list scheduled as
-    one, where that does not take long.
+    Sends stand in the order of their slots first, and then, where that does not take long, in that of a list schedule,
+    in which sends pass others that wait. Of an all-reduce, sums also come together in a node with less bandwidth, and
+    both phases are list scheduled as one. More chunks gain at most half of what an answer lies above the bound.
     """
-    counts = tuning.parts if request.options.chunks is None else (request.options.chunks,)
-    choices = _owner_choices(find_doors(problem)) if problem.collective.kind.in_shares else [None]
+    doors = find_doors(problem)
+    choices = _owner_choices(doors) if problem.collective.kind.in_shares else [None]
     for size in request.sizes:
+        counts = _counts(problem, doors, choices[0], request, tuning)
         enough_us, best_us, before_us = request.bound.at(size)[0] * tuning.near, np.inf, np.inf
         for count in counts:
             for cut, schedule in _schedules(problem, count, size, choices, tuning):
@@ -80,10 +83,43 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
                 if best_us <= enough_us or now() >= request.deadline:
                     break
             most = min(tuning.most_sends, request.most_sends or tuning.most_sends)
-            is_idle = best_us > before_us * (1 - tuning.worth)
+            most_us = request.bound.at(size)[0] * (1 + 2 * tuning.worth if len(schedule) > tuning.most_listed else 1)
+            is_idle = best_us > before_us * (1 - tuning.worth) or best_us <= most_us
             if best_us <= enough_us or now() >= request.deadline or is_idle or 2 * len(schedule) > most:
                 break
             before_us = best_us
+
+
+def _counts(
+    problem: Problem, doors: Doors, owners: Ints | None, request: Request, tuning: RailsTuning
+) -> Iterator[int]:
+    """Yield the numbers of chunks a block or share to try.
+
+    Of an all-reduce with many sends these are one, so that there is an answer, and one more number: the pieces from
+    which on the first and the last, in which the others wait for the slowest node, cost little, or fewer if their sends
+    are too many or, as the first answer took, take longer than half of the time left.
+
+    Args:
+        problem: The problem, with one chunk a block.
+        doors: The nodes and rails.
+        owners: Owners of the sums of an all-reduce, one chunk each; None for other collectives.
+        request: The request to the engine.
+        tuning: Settings of the engine.
+    """
+    if request.options.chunks is not None:
+        yield request.options.chunks
+        return
+    nsends = 0 if owners is None else 2 * len(owners) * (problem.nranks - 1)
+    if nsends <= tuning.most_listed:
+        yield from tuning.parts
+        return
+    begun = now()
+    yield 1
+    most = min(tuning.most_sends, request.most_sends or tuning.most_sends) / nsends
+    in_time = (request.deadline - now()) / 2 / max(1e-3, now() - begun)
+    pieces = int(min((doors.slowness - 1) / (2 * tuning.worth) + 1, most, in_time))
+    if pieces > 1:
+        yield pieces
 
 
 def _schedules(
@@ -95,13 +131,16 @@ def _schedules(
         problem: The problem, with one chunk a block.
         count: Number of chunks.
         size_bytes: Message size in bytes for which sends are list scheduled.
-        choices: Owners of the sums of an all-reduce to try, as for `_schedule`; None for other collectives.
+        choices: Owners of the sums of an all-reduce to try, as for `_in_slots`; None for other collectives.
         tuning: Settings of the engine.
     """
     for owners in choices:
-        for size in (None, size_bytes):
-            cut, schedule = _schedule(problem, count, size, owners)
-            yield cut, schedule
+        cut, schedule = _in_slots(problem, count, size_bytes, owners)
+        yield cut, schedule
+        if len(schedule) > tuning.most_listed:
+            continue
+        cut, schedule = _list_scheduled(problem, count, size_bytes, owners)
+        yield cut, schedule
         if owners is not None and len(schedule) <= tuning.most_joint_sends:
             yield cut, _as_one(cut, schedule, size_bytes, len(owners), tuning)
 
@@ -129,15 +168,30 @@ def _as_one(problem: Problem, schedule: Schedule, size_bytes: int, owners: int, 
     return schedule.take(rows)
 
 
-def _schedule(problem: Problem, count: int, size_bytes: int | None, owners: Ints | None) -> tuple[Problem, Schedule]:
-    """Return the problem in so many chunks a block or share, and its sends without times.
+def _in_slots(problem: Problem, count: int, size_bytes: int, owners: Ints | None) -> tuple[Problem, Schedule]:
+    """Return the problem in so many chunks a block or share, and its sends in the order of their slots, without times.
 
     Args:
         problem: The problem, with one chunk a block.
         count: Number of chunks.
-        size_bytes: Message size in bytes for which the sends are list scheduled; None for the order of their slots.
+        size_bytes: Message size in bytes.
         owners: Ranks at which the sums of an all-reduce come together, one chunk each; None for other collectives.
     """
+    whole = problem.with_chunks(count if owners is None else count * len(owners))
+    doors, collective = find_doors(whole), whole.collective
+    if owners is not None:
+        return whole, paced(whole, doors, spread(doors, owners), count, size_bytes)
+    if collective.reducing:
+        copying = reverse(whole)
+        copies = spread(find_doors(copying), copying.collective.holders[1])
+        return whole, backwards(whole, paced(copying, find_doors(copying), copies, 1, size_bytes))
+    if problem.collective.name == "allgather":
+        return whole, paced(whole, doors, spread(doors, collective.holders[1]), 1, size_bytes)
+    return whole, exchange(doors, collective.holders[1], collective.goals[1])
+
+
+def _list_scheduled(problem: Problem, count: int, size_bytes: int, owners: Ints | None) -> tuple[Problem, Schedule]:
+    """Return the problem and its sends as `_in_slots`, but in the order of a list schedule of each phase."""
     if owners is not None:
         owners = np.tile(owners, count)
         whole = problem.with_chunks(len(owners))
@@ -154,7 +208,7 @@ def _schedule(problem: Problem, count: int, size_bytes: int | None, owners: Ints
     if problem.collective.name == "allgather":
         return whole, _spread(whole, size_bytes)
     sends = exchange(find_doors(whole), whole.collective.holders[1], whole.collective.goals[1])
-    return whole, sends if size_bytes is None else _listed(whole, sends, size_bytes)
+    return whole, _listed(whole, sends, size_bytes)
 
 
 def _owner_choices(doors: Doors) -> list[Ints]:
@@ -174,17 +228,17 @@ def _owner_choices(doors: Doors) -> list[Ints]:
     return [np.asarray(doors.door.T[own.T]) for own in owns]
 
 
-def _spread(problem: Problem, size_bytes: int | None, reverses: bool = False) -> Schedule:
+def _spread(problem: Problem, size_bytes: int, reverses: bool = False) -> Schedule:
     """Return the sends of a copying problem in which each chunk has one holder and all ranks want it.
 
-    They stand in the order of their slots, or of the starts in a list schedule for a message size in bytes; with
-    `reverses` in the order of their arrivals there, which is that of the starts of the reversed schedule backwards.
+    They stand in the order of the starts in a list schedule for a message size in bytes; with `reverses` in the order
+    of their arrivals there, which is that of the starts of the reversed schedule backwards.
     """
-    sends = spread(find_doors(problem), problem.collective.holders[1])
-    return sends if size_bytes is None else _listed(problem, sends, size_bytes, reverses)
+    doors = find_doors(problem)
+    return _listed(problem, in_slots(doors, spread(doors, problem.collective.holders[1])), size_bytes, reverses)
 
 
-def _gather(problem: Problem, size_bytes: int | None) -> Schedule:
+def _gather(problem: Problem, size_bytes: int) -> Schedule:
     """Return the sends of a problem in which all ranks contribute to each chunk and one wants it."""
     return backwards(problem, _spread(reverse(problem), size_bytes, reverses=True))
 

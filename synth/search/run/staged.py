@@ -212,14 +212,18 @@ class StagedSearch:
 
         The engine that the user named runs, but once. An engine that is `as_first` runs if the named one is exact. Any
         other stage must suit the problem (`Stage.suits`), and be `always` or have an engine of the question while
-        nothing is proved; one that is `once` does not run after the budget if there is an answer.
+        nothing is proved; if there is an answer, one that is `once` does not run after the budget, nor one that can
+        hardly answer in its share.
         """
         state, engine = self.state, ENGINES[stage.engine]
         if engine.name == self._options.engine:
             return engine.name not in self._runs_of
         if stage.as_first and not self._engines[0].constructive:
             return True
-        is_late = stage.once and state.answered and state.budget.left_s <= 0
+        is_late = state.answered and (
+            (stage.once and state.budget.left_s <= 0)
+            or not stage.can_answer_in(self._stage_options.budget_s, state.problem)
+        )
         is_wanted = stage.always or (engine in self._engines and not state.proved)
         return is_wanted and not is_late and stage.suits(state.problem, self._stage_options.size, state.result.bound)
 
