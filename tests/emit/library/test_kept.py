@@ -116,7 +116,8 @@ def test_rows_show_the_files_that_stay_where_an_answer_has_none(tmp_path: Path, 
     saved = save(answer("none", "baseline"), tmp_path, target, until=0.0)
     assert {name for name in files(tmp_path) if "schedules" not in name} == before.keys()
     assert bool(saved.refused)
-    assert all(saved.refused.endswith(row["refused"]) for row in saved.rows)
+    reason = saved.refused.rpartition("; try")[0]  # The budgets that would be enough differ.
+    assert all(row["refused"].startswith(reason) for row in saved.rows if row["refused"])
     assert all(row["kept"] != bool(row["refused"]) for row in saved.rows)
     ends = [(row["min_bytes"], row["max_bytes"]) for row in saved.rows]
     assert ends[0][0] == 0
