@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from synth.model.collective import Bools, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import flags_of
 
-_Cell = tuple[int, int]  # chunk, rank
+
+class _Cells(NamedTuple):
+    """The cells of a schedule, numbered; a cell is a chunk at a rank.
+
+    Attributes:
+        source: Cell from which each send takes its chunk, shape (sends,).
+        goal: Cell to which each send brings it, shape (sends,).
+        filled: Whether each cell has its chunk before the schedule, shape (cells,).
+        live: Whether each cell must have it after the schedule, shape (cells,).
+        steps: Sends of each step in the order of their rows.
+    """
+
+    source: Ints
+    goal: Ints
+    filled: Bools
+    live: Bools
+    steps: list[Ints]
 
 
 def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
@@ -18,17 +36,15 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
     depends on it; none stays at a rank that holds the chunk from the beginning. What remains is a tree for every chunk.
     The rows that stay keep their order and times.
     """
-    source, goal, filled, live = _cells(problem, schedule)
-    first_arrivals, needed = [], []
-    for row in np.argsort(schedule.step, kind="stable").tolist():
-        if goal[row] not in filled:
-            filled.add(goal[row])
-            first_arrivals.append(row)
-    for row in reversed(first_arrivals):
-        if goal[row] in live:
-            live.add(source[row])
-            needed.append(row)
-    return schedule.take(flags_of(len(schedule), needed))
+    cells = _cells(problem, schedule)
+    is_needed = np.zeros(len(schedule), dtype=bool)
+    order = np.concatenate([np.zeros(0, dtype=np.int64), *cells.steps])
+    is_needed[order[np.unique(cells.goal[order], return_index=True)[1]]] = True
+    is_needed &= ~cells.filled[cells.goal]
+    for rows in reversed(cells.steps):
+        is_needed[rows] &= cells.live[cells.goal[rows]]
+        cells.live[cells.source[rows[is_needed[rows]]]] = True
+    return schedule.take(is_needed)
 
 
 def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
@@ -36,24 +52,27 @@ def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
 
     The rows that stay keep their order and times.
     """
-    source, goal, filled, live = _cells(problem, schedule)
-    steps = [np.flatnonzero(schedule.step == step).tolist() for step in range(schedule.nsteps)]
-    for rows in steps:
-        rows[:] = [row for row in rows if source[row] in filled]
-        filled |= {goal[row] for row in rows}
-    for rows in reversed(steps):
-        rows[:] = [row for row in rows if goal[row] in live]
-        live -= {goal[row] for row in rows if not schedule.reduces[row]}
-        live |= {source[row] for row in rows}
-    return schedule.take(flags_of(len(schedule), [row for rows in steps for row in rows]))
+    cells = _cells(problem, schedule)
+    is_needed = np.zeros(len(schedule), dtype=bool)
+    for rows in cells.steps:
+        is_needed[rows] = cells.filled[cells.source[rows]]
+        cells.filled[cells.goal[rows[is_needed[rows]]]] = True
+    for rows in reversed(cells.steps):
+        is_needed[rows] &= cells.live[cells.goal[rows]]
+        needed = rows[is_needed[rows]]
+        cells.live[cells.goal[needed[~schedule.reduces[needed]]]] = False
+        cells.live[cells.source[needed]] = True
+    return schedule.take(is_needed)
 
 
-def _cells(problem: Problem, schedule: Schedule) -> tuple[list[_Cell], list[_Cell], set[_Cell], set[_Cell]]:
-    """Return the source and goal cell of each send, the cells filled before, and those wanted after.
-
-    A cell is (chunk, local rank).
-    """
-    filled, live = ({(c, r) for r, c in cells.tolist()} for cells in (problem.collective.pre, problem.collective.post))
-    ends = (problem.network.src[schedule.link].tolist(), problem.network.dst[schedule.link].tolist())
-    source, goal = ([*zip(schedule.chunk.tolist(), ranks, strict=True)] for ranks in ends)
-    return source, goal, filled, live
+def _cells(problem: Problem, schedule: Schedule) -> _Cells:
+    """Return the cells of a schedule."""
+    net, collective, nranks = problem.network, problem.collective, problem.nranks
+    source, goal = (schedule.chunk * nranks + ends[schedule.link] for ends in (net.src, net.dst))
+    before, after = (rows[:, 1] * nranks + rows[:, 0] for rows in (collective.pre, collective.post))
+    cells, number = np.unique(np.concatenate([source, goal, before, after]), return_inverse=True)
+    filled, live = np.zeros(len(cells), dtype=bool), np.zeros(len(cells), dtype=bool)
+    source, goal, before, after = np.split(number, np.cumsum([len(source), len(goal), len(before)]))
+    filled[before] = live[after] = True
+    order = np.argsort(schedule.step, kind="stable")
+    return _Cells(source, goal, filled, live, np.split(order, np.cumsum(np.bincount(schedule.step))[:-1]))

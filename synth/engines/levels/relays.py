@@ -108,6 +108,8 @@ class LevelsWithRelays(Levels):
 
 def _links_in(joined: Problem, problem: Problem) -> Ints:
     """Return for each link of a problem, shape (links,), the same link of another problem that has all of its ranks."""
+    if joined.network is problem.network:
+        return np.arange(problem.network.nlinks)
     number = {key: link for link, key in enumerate(_keys(problem))}
     return np.array([number[key] for key in _keys(joined)], dtype=np.int64)
 
