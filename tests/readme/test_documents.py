@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 from results.measuring.measure import ROOT
+from synth.engines.registry import ENGINES
 
 DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "results/README.md")
 PACKAGES = "topologies|synth|emit|runtime|tests|results"
@@ -97,3 +98,19 @@ def test_the_guide_on_reading_explains_every_column() -> None:
     titles = re.findall(r'\bColumn\("([^"]+)"', source)
     assert "slowdown" in titles
     assert [title for title in titles if f"\n| {title} |" not in guide] == []
+
+
+def test_the_guide_has_one_row_for_each_engine() -> None:
+    """Check that variants are named in the row of the engine that they are variants of."""
+    text = (ROOT / "docs" / "pages" / "guides" / "engines.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+    assert rows == list(dict.fromkeys(rows))
+    assert set(rows) == {name for name, row in ENGINES.items() if row.in_auto}
+    assert all(f"`{name}`" in text for name in ENGINES)
+
+
+def test_no_document_has_marks_of_an_unfinished_merge() -> None:
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
+    assert len(documents) > 50
+    for document in documents:
+        assert not re.search(r"^(<<<<<<<|>>>>>>>) ", document.read_text(encoding="utf-8"), re.MULTILINE), document
