@@ -115,10 +115,10 @@ class Windows:
 
     @contextmanager
     def beside(self, until: float, finer_s: float) -> Iterator[None]:
-        """Run `finish` in a thread beside the body of the context, and after it to its end.
+        """Run `finish` in a thread as long as the body of the context runs.
 
-        If the body is interrupted, the thread ends at once; what it finds after the end of the context does not count.
-        The body must use neither the solvers nor the bound.
+        What the thread finds after the end of the context does not count. The body must use neither the solvers nor the
+        bound.
 
         Args:
             until: As in `finish`.
@@ -136,7 +136,6 @@ class Windows:
         thread.start()
         try:
             yield
-            thread.join(max(0.0, until - now()))
         finally:
             self._stopped.set()
             thread.join(_LEAVING_S)

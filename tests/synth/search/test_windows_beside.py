@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -60,8 +61,11 @@ def _far_search(workers: Workers) -> tuple[_Asking, int]:
 def test_bounds_rise_in_a_thread_beside_other_work(workers: Workers) -> None:
     asking, size = _far_search(workers)
     before_us = asking.result.bound.at(size)[0]
-    with Windows(asking, (size,), 1.02).beside(now() + 600, 0.0):
+    until = now() + 600
+    with Windows(asking, (size,), 1.02).beside(until, 0.0):
         threads = threading.active_count()
+        while now() < until and asking.result.bound.at(size)[0] < 1.02 * before_us:
+            time.sleep(0.01)
     assert threads > threading.active_count()
     assert asking.result.bound.at(size)[0] > 1.02 * before_us
     check(asking.problem, asking.result.bound.at(size)[1])
