@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from synth.bounds.check import check
 from synth.bounds.prove import Bound, prove, refute
+from synth.bounds.search import DEFAULT
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem, make_problem
 from synth.search.budget import Budget
@@ -96,7 +97,8 @@ def test_only_the_protocol_with_the_least_bound_is_raised(workers: Workers) -> N
     proved_us = {name: bound_of(bound, name, size) for name in problem.protocols}
     least = min(proved_us, key=lambda name: proved_us[name])
     assert max(proved_us.values()) > 1.5 * proved_us[least]
-    *_, raised = bound, *refute(problem, bound, size, 1.2 * proved_us[least], workers, now() + 600)
+    tuning = replace(DEFAULT, window_slots=(9,))
+    *_, raised = bound, *refute(problem, bound, size, 1.2 * proved_us[least], workers, now() + 600, tuning)
     assert {w.protocol for w in raised.witnesses[len(bound.witnesses) :]} <= {least}
 
 
