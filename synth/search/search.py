@@ -8,6 +8,7 @@ that mind latencies run for them. Then all algorithms compete, each under its pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -221,13 +222,12 @@ class _ProtocolsSearch:
         ]
         bounded = _Bounded(self._problem, self._workers, self.lowering, self.pool)
         bounded.result.bound = Bound(tuple(witness for bound in proved for witness in bound.witnesses))
-        if stop_reason == "interrupted" or not allows_windows(self._problem, self._plan, self._options):
+        is_bounded = allows_windows(self._problem, self._plan, self._options)
+        proves = is_bounded and self.pool.executor is not None and stop_reason != "interrupted"
+        windows = Windows(bounded, self._searched_sizes, self._plan.windows_gap)
+        finer_s = finer_windows_s(self._plan, self._options)
+        with windows.beside(self.lowering.deadline, finer_s) if proves else nullcontext():
             ranges = self.pool.files(self._options.size)
-        else:
-            windows = Windows(bounded, self._searched_sizes, self._plan.windows_gap)
-            finer_s = finer_windows_s(self._plan, self._options)
-            with windows.beside(self.lowering.deadline, finer_s):
-                ranges = self.pool.files(self._options.size)
         first = next(iter(results))
         shown = {served.algorithm for served in ranges}
         return SearchResult(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -330,12 +331,10 @@ class StagedSearch:
         state.pool.searching = False
         if not state.result.bound.witnesses:
             state.raise_bound(prove(state.problem, max_flow=False))
-        # Where programs are not made here, the time that is left is the caller's.
-        if stop_reason == "interrupted" or not self._has_windows or self._plan.programs is not ProgramScope.ALL:
+        proves = self._has_windows and state.pool.executor is not None and stop_reason != "interrupted"
+        finer_s = finer_windows_s(self._plan, self._options)
+        with self._windows.beside(state.budget.deadline, finer_s) if proves else nullcontext():
             state.result.ranges = state.pool.files(self._options.size)
-        else:
-            with self._windows.beside(state.budget.deadline, finer_windows_s(self._plan, self._options)):
-                state.result.ranges = state.pool.files(self._options.size)
 
     def _describe_rest(self) -> None:
         """Record in the result what a longer search would do, and the algorithms that are not shown or were refused.
