@@ -13,8 +13,9 @@ each about twice the one before; the times of others follow from them (`_with_it
 
 The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
 since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
-something, is a flag like that of a packet, and takes the least α of all protocols. (NCCL's latency of Simple, from
-which costs come, includes such flags of its own: a receiver says that it is ready before anything is sent to it.)
+something, is a flag like that of a packet, and takes the least α of all protocols. Over the network, the signal that a
+rank has started takes no time: there NCCL's receivers also say that they are ready before anything is sent to them, so
+the start of a call and the latencies, which are fitted to measured calls of NCCL, include these messages.
 
 A threadblock uses the widest link of a pair of ranks; equally wide links serve threadblocks cyclically. If several
 threadblocks release one semaphore, or signal on one channel, they are served in the order of one execution.
@@ -51,6 +52,7 @@ from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
 _NONE = -1
+_TELLS, _FLAG, _READY = range(3)  # What a signal says: of data; of none; that its rank has started, over the network.
 _ROUNDING = 1e-9  # relative rounding of a number of iterations
 _ALIGNMENT = 16  # bytes of an iteration
 _MOST_ITERATIONS = 512  # of the longest pipeline, of those that are tried
@@ -116,13 +118,15 @@ class PlanPredictor(TimedProgram):
             raise InputError(f"cannot be timed: {error}") from None
         # Where chunks are unlike, each counts as the widest.
         weight = np.full(len(plan.gpus), float(plan.widest)) if weight is None else weight
-        net, flag_us = self.network, self.network.alpha_us
-        if self._costed.protocol and not plan.packets:
-            flag_us = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
+        net = self.network
+        signal_us = np.tile(net.alpha_us, (3, 1))  # by what they say
+        if self._costed.protocol:
+            signal_us[_FLAG] = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
+            signal_us[_READY] = 0.0
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
         most_turns = MOST_TURNS // _SLICES if has_sums else MOST_TURNS  # Sums in switches share their links by slices.
-        self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS, most_turns=most_turns)
+        self._take_steps(steps.timed(net, self._costed, weight, signal_us), FREE_SLOTS, most_turns=most_turns)
         self._hold_us /= memory.units
 
     @property
@@ -291,7 +295,7 @@ class _PlanSteps:
         cells: Number of cells that each step moves.
         lane: (source, destination, threadblock) of each message.
         signal: Whether each message is a signal.
-        flag: Whether each message is a signal that tells of no data.
+        news: What each message says if it is a signal: `_TELLS`, `_FLAG` or `_READY`; `_TELLS` for others.
         hyperlink: Hyperlink of each message that goes through a switch to or from several ranks, −1 for others.
     """
 
@@ -309,12 +313,13 @@ class _PlanSteps:
         self.cells: list[float] = []
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
-        self.flag: list[bool] = []
+        self.news: list[int] = []
         self.hyperlink: list[int] = []
         self._signals: list[deque[int]] = [deque() for _ in plan_acts.ends]
         self._releases: list[deque[int]] = [
             deque([_NONE] * initial_value) for _, _, initial_value in plan_acts.semaphores
         ]
+        self._waiting: set[int] = set()  # threadblocks that have waited for something
         self._storing: dict[int, int] = {}  # threadblock → an extra threadblock that multicasts its sums
         self._packets: dict[int, int] = {}  # cell → step at which its packet has arrived
         # (rank, other rank) → threadblocks that have moved data there and not signalled since
@@ -322,14 +327,14 @@ class _PlanSteps:
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
         execute_acts(plan_acts, self._add_act)
 
-    def timed(self, net: Network, topology: Topology, weight: Floats, flag_us: Floats) -> TimedSteps:
+    def timed(self, net: Network, topology: Topology, weight: Floats, signal_us: Floats) -> TimedSteps:
         """Return the steps, threadblock after threadblock, with the links of their messages.
 
         Args:
             net: The network.
             topology: The topology under the plan's protocol.
             weight: Bytes of each rank's chunks relative to the plan's chunks, shape (nranks,).
-            flag_us: α in µs of a flag on each link of the network, shape (links,).
+            signal_us: α in µs of a signal on each link of the network by what it says, shape (3, links).
 
         Raises:
             InputError: Two ranks that communicate have no link.
@@ -359,22 +364,22 @@ class _PlanSteps:
             receiver=[],
         )
         ends = np.array(self.lane, dtype=np.int64).reshape(-1, 3)
-        link, links = self._links(ends, net, topology, flag_us)
+        link, links = self._links(ends, net, topology, signal_us)
         cells = np.array(self.cells, dtype=np.float64)[order]
         return TimedSteps(columns, cells, ends, link, links, weight)
 
-    def _links(self, ends: Ints, net: Network, topology: Topology, flag_us: Floats) -> tuple[Ints, MessageLinks]:
+    def _links(self, ends: Ints, net: Network, topology: Topology, signal_us: Floats) -> tuple[Ints, MessageLinks]:
         """Return the number of the link of each message, shape (messages,), and all links.
 
         These are the network's links, its hyperlinks, then a link for each pair of ranks that signals, which uses no
-        limits. A pair that signals both with and without news of data has two of them. A pair that is linked in one
-        direction only has that link's α in both: memory that can be written can also be signalled from.
+        limits. A pair has one for each of the news that it signals. A pair that is linked in one direction only has
+        that link's α in both: memory that can be written can also be signalled from.
 
         Args:
             ends: (source, destination, threadblock) of each message, shape (messages, 3).
             net: The network.
             topology: The topology under the plan's protocol.
-            flag_us: α in µs of a flag on each link of the network, shape (links,).
+            signal_us: α in µs of a signal on each link of the network by what it says, shape (3, links).
 
         Raises:
             InputError: Two ranks that communicate have no link.
@@ -386,9 +391,9 @@ class _PlanSteps:
         data, pair_number = np.unique(ends[plain], axis=0, return_inverse=True)
         link[plain] = assign_links(net, data, topology)[pair_number.reshape(-1)]
         link[over >= 0] = net.nlinks + over[over >= 0]
-        kinds = np.column_stack([ends[signal, :2], np.array(self.flag, dtype=np.int64)[signal]])
+        kinds = np.column_stack([ends[signal, :2], np.array(self.news, dtype=np.int64)[signal]])
         pairs, pair_number = np.unique(kinds, axis=0, return_inverse=True)
-        pairs, is_flag = pairs[:, :2], pairs[:, 2] > 0
+        pairs, news = pairs[:, :2], pairs[:, 2]
         link[signal] = net.ncarriers + pair_number.reshape(-1)
         linked = np.zeros((net.nranks, net.nranks), dtype=bool)
         linked[net.src, net.dst] = True
@@ -398,7 +403,7 @@ class _PlanSteps:
         carriers, npairs = net.carriers, len(pairs)
         uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
         return link, MessageLinks(
-            np.concatenate([carriers.alpha_us, np.where(is_flag, flag_us[of_pairs], net.alpha_us[of_pairs])]),
+            np.concatenate([carriers.alpha_us, signal_us[news, of_pairs]]),
             np.concatenate([carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]]),
             np.append(carriers.holds, np.ones(npairs)),
             np.append(carriers.gap_us, np.zeros(npairs)) if len(net.gap_us) else None,
@@ -461,6 +466,8 @@ class _PlanSteps:
         """
         if dep == sends == receives == _NONE:
             return
+        if dep != _NONE or receives != _NONE:
+            self._waiting.add(block)
         self.blocks[block].append(len(self.dep))
         self.dep.append(dep)
         self.sends.append(sends)
@@ -474,7 +481,7 @@ class _PlanSteps:
         return len(self.blocks) - 1
 
     def _send(
-        self, block: int, source: int, target: int, cells: float, *, signal: bool = False, flag: bool = False,
+        self, block: int, source: int, target: int, cells: float, *, signal: bool = False, news: int = _TELLS,
         over: int = _NONE,
     ) -> int:  # fmt: skip
         """Add a message that a threadblock sends; return the step at which it has arrived.
@@ -487,13 +494,13 @@ class _PlanSteps:
             target: Rank to which the data goes.
             cells: Number of cells of the message.
             signal: Whether it is a signal.
-            flag: Whether it is a signal that tells of no data.
+            news: What it says if it is a signal.
             over: Hyperlink that it goes over, `_NONE` for a link.
         """
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
-        self.flag.append(flag)
+        self.news.append(news)
         self.hyperlink.append(over)
         self._add(block, sends=number, cells=cells)
         self._add(self._new_block(target), receives=number)
@@ -505,17 +512,18 @@ class _PlanSteps:
         Return the step at which it has arrived, `_NONE` for none.
 
         It is a flag if nothing has moved from its rank to the other since the last signals of the threadblocks that
-        moved it. From now on, the moves of `block` to the other rank count as signalled.
+        moved it, and over a port tells that the rank is ready if `block` has waited for nothing. From now on, the moves
+        of `block` to the other rank count as signalled.
         """
         actor = self._hand_over(block, end) if end in self.port else block
         other_end = self.plan_acts.across[end]
         rank, peer = self.plan_acts.ends[end].rank, self.plan_acts.ends[end].peer
         untold = self._untold[rank, peer]
-        tells_nothing = not untold
+        news = _TELLS if untold else _READY if end in self.port and block not in self._waiting else _FLAG
         untold.discard(block)
         if other_end < 0:
             return _NONE
-        step = self._send(actor, rank, peer, 0, signal=True, flag=tells_nothing)
+        step = self._send(actor, rank, peer, 0, signal=True, news=news)
         self._signals[other_end].append(step)
         return step
 
