@@ -24,7 +24,7 @@ from emit.check.capacity import CAPACITY
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.images import image_gpus
-from emit.program import CUSTOM, FIFO_DEPTH, Gpu, Program, ThreadBlock
+from emit.program import CUSTOM, FIFO_DEPTH, FREE_SLOTS, Gpu, Program, ThreadBlock
 from emit.timing.clock import COMPILED_FROM
 from emit.timing.links import assign_links, links_of
 from emit.timing.slices import slices_of
@@ -249,11 +249,11 @@ class Predictor(TimedProgram):
         )
 
     def _slices(self, size_bytes: float) -> int:
-        """Return the number of passes in which the program runs its steps: one if costs are off.
+        """Return the number of passes in which the program runs its steps: one if costs are off, or without a FIFO.
 
         Else it is that of the largest chunk of any rank.
         """
-        if not self.topology.protocol:
+        if not self.topology.protocol or self._slots == FREE_SLOTS:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._steps.weight.max()))
 
