@@ -176,7 +176,7 @@ def plan_bytes(planner: SizesPlanner, sizes: NDArray[np.int64]) -> bytes:
     return head + b"".join(column.tobytes() for column in (*plan[:8], *ends))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(questions((*GROUPS, *ROUTED)))
 def test_the_header_makes_the_plans_of_python(program: Path, question: Question) -> None:
     spec, group, sizes = question

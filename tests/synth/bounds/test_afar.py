@@ -66,7 +66,7 @@ def test_few_data_need_no_near_link() -> None:
     assert least_us == pytest.approx(2.0 + 0.5 / 10)
 
 
-@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SEEDS)
 def test_no_schedule_is_faster(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
