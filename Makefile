@@ -12,13 +12,15 @@ demo: .venv/.installed
 	$(BIN)/synth bench out --collective allreduce --group 0,2,4,6 -b 1K -e 16M -f 128
 	$(BIN)/synth warm-up
 
-# while lint and types take one core, the other compiles the loops that all processes of tests will want
+# while the tests' packages come, and then lint and types take one core, the other compiles the loops that all processes
+# of tests will want; what tests need besides is installed after the packages of synth itself for that reason
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
 # one process collects the tests first: in a fresh clone each of the three would compile all modules at the same time
 test: export PYTHONDONTWRITEBYTECODE :=
-test: .venv/.installed-dev
-	@$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
+test: .venv/.installed
 	@$(BIN)/synth warm-up > /dev/null 2>&1 & \
+	$(MAKE) --no-print-directory .venv/.installed-dev || exit; \
+	$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2; \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; \
 	$(BIN)/python -m pytest --collect-only > /dev/null 2>&1; wait
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=15
@@ -90,12 +92,12 @@ $(TOOLS)/python: | .venv/bin/python
 	$(BIN)/python -m venv .venv/tools
 
 # the stamps: a second run installs nothing unless pyproject.toml changed
+# Modules are compiled when they are first imported, most of them never: compiling all takes as long as installing them.
 .venv/.installed: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e .
 	@touch $@
 
 # setuptools: the test of the wheel builds one without a network
-# Modules are compiled when they are first imported, most of them never: compiling all takes as long as installing them.
 .venv/.installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' 'setuptools>=77'
 	@touch $@ .venv/.installed

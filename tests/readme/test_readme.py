@@ -129,7 +129,7 @@ def test_command(example: Path, synth: Call, command: str) -> None:
         commands = [f"{loop[3]}{shlex.quote(str(file.relative_to(example)))}{loop[4]}" for file in files]
     else:
         commands = [command]
-    if command.startswith("synth ") and not re.search(r"[$*<>|]", command) or loop is not None:
+    if (command.startswith("synth ") and not re.search(r"[$*<>|]", command)) or loop is not None:
         for line in commands:
             answer = synth(*_quickly(shlex.split(line, comments=True)[1:]))
             assert (answer.code, answer.err) == (0, ""), answer.out
