@@ -90,12 +90,12 @@ $(TOOLS)/python: | .venv/bin/python
 	$(BIN)/python -m venv .venv/tools
 
 # the stamps: a second run installs nothing unless pyproject.toml changed
+# Modules are compiled when they are first imported, most of them never: compiling all takes as long as installing them.
 .venv/.installed: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e .
 	@touch $@
 
 # setuptools: the test of the wheel builds one without a network
-# Modules are compiled when they are first imported, most of them never: compiling all takes as long as installing them.
 .venv/.installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' 'setuptools>=77'
 	@touch $@ .venv/.installed

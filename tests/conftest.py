@@ -27,7 +27,8 @@ from synth.solvers import workers
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
 
-settings.register_profile("synth", deadline=None)  # On a busy machine any example may take long.
+# On a busy machine any example may take long. Tests whose examples are quick or rare ask for more of them.
+settings.register_profile("synth", deadline=None, max_examples=50)
 settings.load_profile("synth")
 
 NEW_OBJECTS = (

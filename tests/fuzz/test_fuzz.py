@@ -18,7 +18,7 @@ from topologies.network import network
 from topologies.paths import Paths
 from topologies.text.fields import MOST_DOTS, parse_toml
 
-EACH = 100
+EACH = 60
 SMALL = 200_000  # Bytes; files made by hand up to this size are quick.
 COMMANDS = "other commands"
 

@@ -143,7 +143,7 @@ def switched(draw: st.DrawFn) -> Topology:
     )  # fmt: skip
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(switched())
 def test_paths_are_best(t: Topology) -> None:
     n = network(t, range(t.nranks))

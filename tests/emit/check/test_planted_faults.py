@@ -86,12 +86,12 @@ def test_the_check_agrees_with_runs(seed: int) -> None:
     rng = random.Random(seed)
     small = [right for right in right_programs() if right.program.nsteps <= 70]
     ran = 0
-    for right, program in sample(small, 150, seed):
+    for right, program in sample(small, 100, seed):
         depth, split = rng.choice([1, 2, 3, 8]), rng.random() < 0.7
         messages = differences(program, right.goal, depth, split)
         ran += messages is not None
         assert not messages, (right.name, depth, split, messages)
-    assert ran > 50
+    assert ran > 30
 
 
 def test_a_copy_that_overlaps_itself_only_in_place_is_a_race_in_place() -> None:

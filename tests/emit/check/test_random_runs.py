@@ -56,7 +56,7 @@ def mutated(draw: st.DrawFn) -> Program:
     return program
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=120, derandomize=True)
 @given(mutated(), st.integers(1, 3), st.integers(0, 2**32))
 def test_accepted_programs_are_right_in_every_order(program: Program, depth: int, seed: int) -> None:
     report = check(program, fifo_depth=depth, target=None)

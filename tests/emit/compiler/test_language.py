@@ -227,7 +227,7 @@ def _outcome(script: Script, off: Collection[str]) -> list[dict[Cell, Held]]:
 
 
 @given(scripts())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_passes_keep_the_result(script: Script) -> None:
     """Check that random scripts give the same result with and without passes, without races or deadlocks."""
     plain = _outcome(script, PASSES)

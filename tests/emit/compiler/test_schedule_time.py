@@ -45,7 +45,7 @@ def _random_algorithm(seed: int) -> Algorithm:
     return algorithm
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_programs_keep_the_schedules_order_on_links(seed: int) -> None:
     """Check that a program with a threadblock a connection and enough slots takes the schedule's time."""
@@ -59,7 +59,7 @@ def test_programs_keep_the_schedules_order_on_links(seed: int) -> None:
         assert times.time_us(size) <= 1.001 * algorithm.time_us(size)
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(SEEDS)
 def test_short_threadblocks_on_many_channels_keep_the_order(seed: int) -> None:
     """Check that threadblocks of three steps keep the order of messages over several channels."""

@@ -34,7 +34,7 @@ class Line:
         return self.us + self.per_byte * size_bytes
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.lists(st.tuples(US, PER_BYTE), min_size=3, max_size=3), st.integers(0, 20), st.integers(21, 30) | st.none())
 def test_each_size_is_served_by_the_faster_program(
     lines: list[tuple[float, float]], low: int, high: int | None

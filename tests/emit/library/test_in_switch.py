@@ -35,7 +35,7 @@ _SIZE = 1 << 26
 
 @pytest.mark.parametrize("group", [(6, 1, 3, 0), (0, 2, 4, 5, 7)])
 def test_library_plans_use_switch_channels(tmp_path: Path, group: tuple[int, ...]) -> None:
-    options = {"engine": "switch", "size": _SIZE, "chunks": 8 * len(group), "costs": "none"}
+    options = {"engine": "switch", "size": _SIZE, "chunks": 4 * len(group), "costs": "none"}
     result = synthesize("allreduce", "dgx-h100", group, target="mscclpp", **options)
     result.save(tmp_path, "mscclpp")
     report = check_library(tmp_path, load_index(tmp_path))

@@ -281,7 +281,7 @@ def test_any_value_in_any_place() -> None:
     assert read > 20
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_bytes(data: st.DataObject) -> None:
     """Check that changed, cut and doubled bytes of an index are refused or read."""

@@ -54,7 +54,7 @@ def looked_up(rows: list[Row], row: Row, size: int, element_bytes: int) -> list[
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(libraries(), st.data())
 def test_every_size_follows_the_index(library: tuple[list[Row], list[Row]], data: st.DataObject) -> None:
     rows, every = library

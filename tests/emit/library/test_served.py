@@ -21,6 +21,7 @@ from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
+from tests.combinations import every_other
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -40,8 +41,9 @@ def library(folder: Path, collective: str, target: str, **options: object) -> Sa
         return save(synthesize(collective, "dgx-a100", RANKS, **arguments).result, folder, TargetSettings(target))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
-@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
+@pytest.mark.parametrize(
+    ("collective", "target"), every_other(["allreduce", "allgather", "broadcast"], ["executor-nccl", "mscclpp"])
+)
 def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tmp_path: Path) -> None:
     """Check three ranks, whose chunks do not divide powers of two."""
     saved = library(tmp_path, collective, target)

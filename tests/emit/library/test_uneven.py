@@ -31,7 +31,14 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with Workers(()) as no_workers:
         for sizes in SHAPES:
             answer = synth.synthesize(
-                request.param, "ring:4", sizes=sizes, budget=5, engine="route", target="msccl", workers=no_workers
+                request.param,
+                "ring:4",
+                sizes=sizes,
+                size=1 << 20,
+                budget=5,
+                engine="route",
+                target="msccl",
+                workers=no_workers,
             )
             answer.save(folder, "msccl", proof=True)
     return folder

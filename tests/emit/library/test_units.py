@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,19 @@ def question(collective: str) -> Problem:
     return make_problem(with_costs(load("dgx-a100")), collective, RANKS).under("Simple")
 
 
-def lowered_in_units(problem: Problem, chunks: int = 64, inplace: bool | None = None) -> tuple[Lowered, Json]:
-    """Return the program of a chain, with its plan."""
+@cache
+def _lowered(collective: str, chunks: int, inplace: bool | None) -> Lowered:
+    """Return the program of a chain, which tests share."""
+    problem = question(collective)
     programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE, inplace=inplace)
     lowered = programs.lower(chain(problem, chunks))
     programs.complete(lowered)
+    return lowered
+
+
+def lowered_in_units(collective: str, chunks: int = 64, inplace: bool | None = None) -> tuple[Lowered, Json]:
+    """Return the program of a chain, with its plan, which the test may change."""
+    lowered = _lowered(collective, chunks, inplace)
     return lowered, json.loads(lowered.text)
 
 
@@ -83,8 +92,7 @@ def pipelines(plan: Json) -> Iterator[Json]:
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "allreduce"])
 def test_chains_become_pipelines_that_end_right(collective: str, inplace: bool) -> None:
     """Check plans with the executor's own semantics, and with launches on an independent executor."""
-    problem = question(collective)
-    lowered, plan = lowered_in_units(problem, inplace=inplace)
+    lowered, plan = lowered_in_units(collective, inplace=inplace)
     assert lowered.repetition.unit > 0
     assert list(pipelines(plan))
     assert plan["inplace"] == inplace
@@ -98,14 +106,14 @@ def test_chains_become_pipelines_that_end_right(collective: str, inplace: bool) 
 def test_a_chain_is_as_fast_as_its_schedule_and_never_faster_than_possible(collective: str) -> None:
     """Check the time of a plan of few threadblocks, in which so many chunks one by one would not fit."""
     problem = question(collective)
-    lowered, plan = lowered_in_units(problem, 256)
+    lowered, plan = lowered_in_units(collective, 256)
     schedule_us, bound_us = chain(problem, 256).time_us(SIZE), prove(problem, max_flow=False).at(SIZE)[0]
     assert bound_us <= lowered.time_us(SIZE) <= 1.05 * schedule_us
     assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) < 32
 
 
 def test_times_of_more_iterations_than_are_followed_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered, _ = lowered_in_units(question("broadcast"))
+    lowered, _ = lowered_in_units("broadcast")
     plan = read_plan(lowered.text)
 
     def time_us(followed: int, size: int) -> float:
@@ -188,7 +196,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_in_pipelines_are_found(fault: str) -> None:
-    _, plan = lowered_in_units(question("reduce"))
+    _, plan = lowered_in_units("reduce")
     places = [n for n, _ in enumerate(pipelines(plan))]
     planted = 0
     for n in random.Random(fault).sample(places, min(8, len(places))):
@@ -201,7 +209,7 @@ def test_planted_faults_in_pipelines_are_found(fault: str) -> None:
 
 def test_pipelines_of_other_lengths_have_other_numbers_of_iterations_in_a_check() -> None:
     """Check that pipelines which differ at some message size differ in the check, whose iterations are few."""
-    lowered, plan = lowered_in_units(question("broadcast"))
+    lowered, plan = lowered_in_units("broadcast")
     chunks = [pipeline["iter_context"]["num_chunks"] for pipeline in pipelines(plan)]
     for n, pipeline in enumerate(list(pipelines(plan))[:3]):
         pipeline["iter_context"]["num_chunks"] = max(chunks) + 1 + n
@@ -214,7 +222,7 @@ def test_pipelines_of_other_lengths_have_other_numbers_of_iterations_in_a_check(
 
 
 def test_a_plan_takes_no_message_of_more_iterations_than_the_executor_counts() -> None:
-    _, plan = lowered_in_units(question("broadcast"))
+    _, plan = lowered_in_units("broadcast")
     for pipeline in pipelines(plan):
         pipeline["iter_context"]["unit_size"] = 16
     report = check_plan(json.dumps(plan))
@@ -255,7 +263,7 @@ def test_a_plan_that_its_pipelines_divide_is_read_again_as_it_was_written(tmp_pa
 
 def test_a_plan_beside_no_other_takes_its_own_time() -> None:
     """Check that process groups at the same time count the iterations that messages of their size have."""
-    lowered, _ = lowered_in_units(question("broadcast"))
+    lowered, _ = lowered_in_units("broadcast")
     predictor, topology = lowered.predictor, with_costs(load("dgx-a100"))
     assert isinstance(predictor, PlanPredictor)
     places, chunk_bytes = np.arange(len(RANKS)), predictor.chunk_bytes(SIZE)

@@ -35,7 +35,8 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
 
-CASES = [("dgx-a100:3", "LL", 1 << 16), ("dgx-a100:3", "Simple", 1 << 20), ("dgx-h100:5", "LL", None)]
+# Machines, ranks of each node, protocols and sizes of interest.
+CASES = [("dgx-a100:3", 4, "LL", 1 << 16), ("dgx-a100:3", 2, "Simple", 1 << 18), ("dgx-h100:5", 2, "LL", None)]
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +46,16 @@ def images_of_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "_LARGE", 0)
 
 
-def _group(topology: Topology) -> list[int]:
-    """Return the first four ranks of each node of eight."""
-    return [rank for rank in range(topology.nranks) if rank % 8 < 4]
+def _group(topology: Topology, each: int) -> list[int]:
+    """Return the first so many ranks of each node of eight."""
+    return [rank for rank in range(topology.nranks) if rank % 8 < each]
 
 
 @cache
-def _lowered(spec: str, protocol: str, size: int | None) -> list[Lowered]:
+def _lowered(spec: str, each: int, protocol: str, size: int | None) -> list[Lowered]:
     """Return the written programs with unlike chunks of all-reduces that libraries would run."""
     topology = with_costs(load(spec))
-    problem = make_problem(topology, "allreduce", _group(topology)).under(protocol)
+    problem = make_problem(topology, "allreduce", _group(topology, each)).under(protocol)
     programs = Programs(problem, TargetSettings("mscclpp"), size=size)
     written = []
     for algorithm in {algorithm.engine: algorithm for algorithm in baseline(problem)}.values():
@@ -66,16 +67,18 @@ def _lowered(spec: str, protocol: str, size: int | None) -> list[Lowered]:
     return written
 
 
-def _plans(spec: str, protocol: str, size: int | None) -> list[ExecutionPlan]:
+def _plans(spec: str, each: int, protocol: str, size: int | None) -> list[ExecutionPlan]:
     """Return the plans of `_lowered`."""
-    return [shared_plan(lowered.text) for lowered in _lowered(spec, protocol, size)]
+    return [shared_plan(lowered.text) for lowered in _lowered(spec, each, protocol, size)]
 
 
-@pytest.mark.parametrize(("spec", "protocol", "size"), CASES)
-def test_files_are_right_for_all_ranks_and_serve_powers_of_two(spec: str, protocol: str, size: int | None) -> None:
+@pytest.mark.parametrize(("spec", "each", "protocol", "size"), CASES)
+def test_files_are_right_for_all_ranks_and_serve_powers_of_two(
+    spec: str, each: int, protocol: str, size: int | None
+) -> None:
     """Check the files by the check of all ranks, which knows nothing of images, and the sizes that they serve."""
-    assert len(_lowered(spec, protocol, size)) >= 2
-    for lowered in _lowered(spec, protocol, size):
+    assert len(_lowered(spec, each, protocol, size)) >= 2
+    for lowered in _lowered(spec, each, protocol, size):
         plan = read_plan(lowered.text)
         assert all(gpu.blocks for gpu in plan.gpus)
         report = check_plan(plan)
@@ -86,12 +89,12 @@ def test_files_are_right_for_all_ranks_and_serve_powers_of_two(spec: str, protoc
         assert lowered.serves(size or 1 << 20)
 
 
-@pytest.mark.parametrize(("spec", "protocol", "size"), CASES)
+@pytest.mark.parametrize(("spec", "each", "protocol", "size"), CASES)
 def test_a_file_is_read_as_the_plan_that_was_written(
-    spec: str, protocol: str, size: int | None, monkeypatch: pytest.MonkeyPatch
+    spec: str, each: int, protocol: str, size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a reader who knows only the text finds the representatives and the widths, and the same time."""
-    for lowered in _lowered(spec, protocol, size):
+    for lowered in _lowered(spec, each, protocol, size):
         written = shared_plan(lowered.text)
         with monkeypatch.context() as patch:
             patch.setattr(read, "_written", {})
@@ -101,17 +104,19 @@ def test_a_file_is_read_as_the_plan_that_was_written(
         assert plan.translations == written.translations
         assert whole_plan(plan) == read_plan(lowered.text)
         topology = with_costs(load(spec))
-        group = _group(topology)
+        group = _group(topology, each)
         times_us = [PlanPredictor(candidate, topology, group).time_us(1 << 24) for candidate in (plan, written)]
         assert times_us[0] == times_us[1]
         assert times_us[0] == pytest.approx(PlanPredictor(whole_plan(plan), topology, group).time_us(1 << 24), rel=0.25)
 
 
-@pytest.mark.parametrize(("spec", "protocol", "size"), CASES[:2])
-def test_faults_are_found_with_representatives_and_with_all_ranks(spec: str, protocol: str, size: int | None) -> None:
+@pytest.mark.parametrize(("spec", "each", "protocol", "size"), CASES[:2])
+def test_faults_are_found_with_representatives_and_with_all_ranks(
+    spec: str, each: int, protocol: str, size: int | None
+) -> None:
     """Check that both checks agree about plans with a planted fault, unless the fault leaves chunks without a place."""
     rng, nfound, nwithout_place = random.Random(f"{spec} {protocol}"), 0, 0
-    for plan in _plans(spec, protocol, size):
+    for plan in _plans(spec, each, protocol, size):
         for _ in range(6):
             faulty = with_changed_op(plan, rng)
             report = check_plan(faulty)

@@ -61,7 +61,7 @@ def test_transfers_keep_the_rules(seed: int) -> None:
     assert np.all(np.diff(moves.start_us) >= 0)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_the_rules_report_changed_transfers(seed: int) -> None:
     rng, predictor, _ = _random_case(seed)
@@ -146,7 +146,7 @@ def _once(problem: Problem, algorithm: Algorithm) -> bool:
     return len(np.unique(cells[plain])) == int(plain.sum()) and not (plain & collective.reduces[schedule.chunk]).any()
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_a_schedule_written_as_a_program_takes_its_own_time(seed: int) -> None:
     problem = random_problem(random.Random(seed))

@@ -104,6 +104,7 @@ def is_seen(kernel: Path, program: Program, goal: Goal | None, depth: int | None
     return False
 
 
+@pytest.mark.slow
 def test_every_fence_is_needed_and_missed(weak_kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that nothing is reported as long as all fences are there, and something for each that is not."""
     assert len(fences()) >= 10

@@ -16,6 +16,7 @@ from synth.bounds.registry import KINDS
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witnesses.contributions import Contributions
 from synth.model.problem import Problem, make_problem
+from tests.combinations import every_other
 from tests.synth.bounds.cases import never_beaten
 from topologies.costed import with_costs
 from topologies.errors import BadWitness
@@ -47,8 +48,7 @@ def test_the_end_of_a_line_waits_for_what_the_middle_has(size: float) -> None:
     assert (base_us, per_byte_us * size) == (0.0, least_us)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reducescatter"])
+@pytest.mark.parametrize(("collective", "seed"), every_other(["allreduce", "reduce", "reducescatter"], range(6)))
 def test_no_schedule_is_faster(collective: str, seed: int) -> None:
     """Check rings, trees and direct exchanges of random groups on random networks, tori, fat trees and clusters."""
     rng = random.Random(seed)

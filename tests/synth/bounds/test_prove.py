@@ -34,7 +34,7 @@ from topologies.errors import InputError
 from topologies.load import load
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_no_schedule_beats_the_bound(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     problem = random_problem(random.Random(seed), tmp_path_factory.getbasetemp())
@@ -48,7 +48,7 @@ def test_no_schedule_beats_the_bound(tmp_path_factory: pytest.TempPathFactory, s
             never_beaten(limit, predict_us(problem, schedule, size))
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_no_baseline_beats_the_bound(seed: int) -> None:
     """Check the bound against baselines, which choose their own numbers of chunks."""
@@ -60,7 +60,7 @@ def test_no_baseline_beats_the_bound(seed: int) -> None:
             never_beaten(bound.at(size)[0], algorithm.time_us(size))
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS, st.integers(2, 6))
 def test_more_chunks_change_no_bound(seed: int, chunks: int) -> None:
     problem = random_problem(random.Random(seed))
@@ -73,7 +73,7 @@ def test_more_chunks_change_no_bound(seed: int, chunks: int) -> None:
         never_beaten(bound.at(size)[0], predict_us(cut, schedule, size))
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(SEEDS, st.sampled_from(["broadcast", "allgather", "gather", "scatter", "sendrecv", "alltonext", "reduce"]))
 def test_the_best_of_all_small_schedules_does_not_beat_the_bound(seed: int, name: str) -> None:
     rng = random.Random(seed)

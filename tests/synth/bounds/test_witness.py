@@ -36,7 +36,7 @@ def witnesses(seed: int, name: str | None = None) -> tuple[Problem, tuple[Witnes
     return problem, prove(problem).witnesses, rng
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_raised_numbers_are_refused(seed: int) -> None:
     problem, claims, _ = witnesses(seed)
@@ -58,7 +58,7 @@ def test_raised_numbers_are_refused(seed: int) -> None:
                 check(problem, more)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_a_dropped_resource_is_refused(seed: int) -> None:
     problem, claims, rng = witnesses(seed)
@@ -111,7 +111,7 @@ def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, flo
         return None
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_accepted_witnesses_are_true(seed: int) -> None:
     """Check that random sets, parts, pairs, prices and resources, with all that the check allows, are never beaten."""
@@ -172,7 +172,7 @@ def witnesses_of(spec: str) -> tuple[Witness, ...]:
     return (*prove(LARGE[spec]).witnesses, *uniform(LARGE[spec]))
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.sampled_from(sorted(LARGE)), st.data(), st.sampled_from(RAISED), st.floats(1e-6, 1e3))
 def test_one_number_raised_is_refused(
     spec: str, data: st.DataObject, raised: Callable[[Witness, float], Witness], by: float

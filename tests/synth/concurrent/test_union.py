@@ -157,7 +157,7 @@ def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> 
     check_parts(union, timed(union, quick_schedule(union, union.size_bytes), union.size_bytes))
 
 
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
     union = random_union(random.Random(seed))

@@ -217,7 +217,7 @@ def test_files_that_are_none(tmp_path: Path, reader: object) -> None:
         assert "it must be a" in str(error.value)
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.data())
 def test_damaged_files_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([HALO, SCAN]))

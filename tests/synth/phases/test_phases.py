@@ -26,7 +26,7 @@ from topologies.load import load
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS, st.sampled_from(["reduce", "reducescatter"]))
 def test_reversal(seed: int, name: str) -> None:
     """Check that reversing twice gives as many sends over the same links, with the same loads."""
@@ -44,7 +44,7 @@ def test_reversal(seed: int, name: str) -> None:
     assert len(prune_sums(problem, back)) == len(back)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_the_two_phases_of_an_allreduce(seed: int) -> None:
     problem = random_problem(random.Random(seed), name="allreduce")
@@ -60,7 +60,7 @@ def test_the_two_phases_of_an_allreduce(seed: int) -> None:
         replay(problem, timed(problem, first, 1e6))
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS, st.integers(1, 3))
 def test_any_problem_by_its_phases(tmp_path_factory: pytest.TempPathFactory, seed: int, chunks: int) -> None:
     folder: Path = tmp_path_factory.getbasetemp()

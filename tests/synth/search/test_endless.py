@@ -28,7 +28,7 @@ from tests.synth.search.test_pool import Executor, Slower
 from topologies.errors import InputError
 from topologies.load import load
 
-BUDGET_S = 1.0
+BUDGET_S = 0.5
 
 
 def accepts(_problem: Problem, _options: Options) -> str:

@@ -31,7 +31,7 @@ from topologies.load import load
 from topologies.text.writer import to_toml
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_a_written_schedule_is_read_back(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("files")

@@ -30,7 +30,7 @@ FAULTS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS, st.sampled_from(FAULTS))
 def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: int, fault: str) -> None:
     rng = random.Random(seed)

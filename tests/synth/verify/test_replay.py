@@ -43,7 +43,7 @@ def refused(problem: Problem, schedule: Schedule, message: str | None = None) ->
     assert len(str(error.value).splitlines()) == 1
 
 
-@settings(max_examples=75, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_engines_and_passes_are_right(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     problem = random_problem(random.Random(seed), tmp_path_factory.getbasetemp())
@@ -59,7 +59,7 @@ def test_schedules_of_engines_and_passes_are_right(tmp_path_factory: pytest.Temp
     assert Algorithm(problem, schedule, "test").time_us(1e6) == predict_us(problem, schedule, 1e6)
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(SEEDS)
 def test_baselines_are_right(seed: int) -> None:
     problem = random_problem(random.Random(seed))
@@ -101,7 +101,7 @@ def test_a_contribution_added_twice_is_refused(seed: int) -> None:
     refused(problem, timed(problem, twice, 1e6), "each once")
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS, st.booleans())
 def test_a_send_before_its_data_is_refused(seed: int, reduces: bool) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=reduces)
@@ -128,7 +128,7 @@ def test_a_send_before_its_data_is_refused(seed: int, reduces: bool) -> None:
         refused(problem, replace(schedule, step=step), "is not at rank")
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_another_link_or_chunk_is_refused(seed: int) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=False)
@@ -149,7 +149,7 @@ def test_another_link_or_chunk_is_refused(seed: int) -> None:
         refused(problem, replace(schedule, chunk=chunk))
 
 
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS, st.booleans())
 def test_faster_than_the_link(seed: int, reduces: bool) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=reduces)
@@ -160,7 +160,7 @@ def test_faster_than_the_link(seed: int, reduces: bool) -> None:
     refused(problem, replace(schedule, size_bytes=schedule.size_bytes * 1.01), "at its bandwidth it takes")
 
 
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(SEEDS)
 def test_two_sends_on_a_link_at_once(seed: int) -> None:
     problem, schedule, rng = pruned_answer(seed, reduces=False)

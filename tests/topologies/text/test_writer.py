@@ -50,7 +50,7 @@ def test_nics_of_any_kind_round_trip(fabrics: int) -> None:
     assert (reread.nics.assumed, reread.nics.fabrics) == (nics.assumed, nics.fabrics)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_topology_round_trips(data: st.DataObject) -> None:
     nranks = data.draw(st.integers(1, 12))

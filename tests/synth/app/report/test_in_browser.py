@@ -18,6 +18,7 @@ from synth.model.problem import make_problem
 from synth.model.schedule import untimed
 from synth.storage.schedule_file import write_schedule
 from synth.timing.simulate import timed
+from tests.combinations import every_other
 from tests.emit.small_programs import allpairs_allreduce, ring_allgather
 from tests.synth.app.report import browser
 from tests.synth.app.report.report_pages import NOTHING, page_data, stored, straight
@@ -81,8 +82,7 @@ def place_of(tab: browser.Tab, row: int, time: float) -> tuple[float, float]:
     return x, y
 
 
-@pytest.mark.parametrize("name", ["8 ranks", "16 ranks", "512 ranks", "several"])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("name", "dark"), every_other(["8 ranks", "16 ranks", "512 ranks", "several"], [False, True]))
 def test_every_page_is_drawn(tab: browser.Tab, pages: dict[str, Path], name: str, dark: bool) -> None:
     """Check that both canvases have many colours, in both schemes, and that every view and algorithm can be shown."""
     tab.open(pages[name], dark=dark)

@@ -408,7 +408,7 @@ def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     for row in rows:
         if row["curve"] == "NCCL":
             assert float(row["us"]) == pytest.approx(model.choose("allreduce", float(row["bytes"])).time_us, rel=1e-6)
-    plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=1)
+    plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", size="1M", budget=1)
     plain.save(tmp_path / "plain")
     assert 'class="vendor"' not in report(tmp_path / "plain" / "index.json").html.split("</style>")[1]
 

@@ -34,7 +34,7 @@ def goal_of(right: Right) -> object:
 
 
 @given(RIGHT)
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_carried_values_make_the_result(right: Right) -> None:
     """Check that the values that `trace_program` names for the sends leave the required result in memory."""
     program, goal = right.program, goal_of(right)

@@ -105,7 +105,7 @@ def some_allowed(rng: random.Random, problem: Problem) -> AllowedHolders:
     return AllowedHolders(family, ranks)
 
 
-@settings(max_examples=120, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(SEEDS)
 def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory: object, seed: int) -> None:
     rng = random.Random(seed)
@@ -224,7 +224,7 @@ def test_a_chunk_takes_the_cheapest_path_at_the_current_prices(seed: int) -> Non
         check_tree(net, tree[1], {source}, {goal})
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(SEEDS)
 def test_interpreted_and_compiled_loops_give_the_same_answers(tmp_path_factory: object, seed: int) -> None:
     """Check that both give the same bits, so that no answer depends on whether Numba is already loaded."""

@@ -17,6 +17,7 @@ from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import trivial
 from synth.timing.rounds import rounds as rounds_of
+from tests.combinations import every_other
 from tests.oracles.sccl_encoding import refuted_by_sccl
 from topologies.errors import BadWitness
 from topologies.load import load
@@ -29,8 +30,7 @@ def _search(problem: Problem, workers: Workers) -> ShapeSearch:
     return ShapeSearch(workers, problem.with_chunks, deadline=time.monotonic() + 60)
 
 
-@pytest.mark.parametrize("topo", PLACES)
-@pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast", "gather"])
+@pytest.mark.parametrize(("topo", "collective"), every_other(PLACES, ["allgather", "alltoall", "broadcast", "gather"]))
 def test_prices_prove_step_bounds_and_raised_ones_are_refused(workers: Workers, topo: str, collective: str) -> None:
     problem = make_problem(load(topo), collective)
     for steps in (1, 2, 3, 4):
@@ -48,8 +48,10 @@ def test_prices_prove_step_bounds_and_raised_ones_are_refused(workers: Workers, 
             assert proved <= bound.ratio * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("topo", ["ring:4", "line:3", "full:3", "star:3"])
-@pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast"])
+@pytest.mark.parametrize(
+    ("topo", "collective"),
+    every_other(["ring:4", "line:3", "full:3", "star:3"], ["allgather", "alltoall", "broadcast"]),
+)
 def test_three_encodings_agree(workers: Workers, topo: str, collective: str) -> None:
     base = make_problem(load(topo), collective)
     search = _search(base, workers)

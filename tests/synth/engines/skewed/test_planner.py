@@ -39,7 +39,7 @@ def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int
     assert plan.bound_us <= plan.time_us * (1 + 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(questions((*GROUPS, *ROUTED)))
 def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
     question: Question,
