@@ -29,13 +29,25 @@ def best_cut(
     *,
     only_even: bool = False,
 ) -> CommonChunk:
-    """Return the best division of an algorithm's blocks into cells.
+    """Return the best division of an algorithm's blocks into cells, the first of `best_cuts`."""
+    return best_cuts(algorithm, cells, size_bytes, images, only_even=only_even)[0]
+
+
+def best_cuts(
+    algorithm: Algorithm,
+    cells: Sequence[int],
+    size_bytes: float = LARGEST,
+    images: Callable[[CommonChunk], int] = lambda _: 1,
+    *,
+    only_even: bool = False,
+) -> list[CommonChunk]:
+    """Return divisions of an algorithm's blocks into cells, the best one first.
 
     The best division has the least time at a message size, where each doubling of cells must gain 0.5 %. A division
     with fewer images must gain 2 %: sends of one size that begin at the same time end at the same time, so that no port
     waits for another one. Of a schedule of many sends only the smallest numbers of cells are compared, because each
-    takes time. It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or
-    the chunks differ in size.
+    takes time. That of `common_chunk` is the only one, without a search, if the number of chunks of a block is among
+    `cells`, or the chunks differ in size.
 
     Args:
         algorithm: The algorithm.
@@ -48,7 +60,7 @@ def best_cut(
     collective = algorithm.problem.collective
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
     if not cells or collective.chunks in cells or not equal_chunks:
-        return common_chunk(collective)
+        return [common_chunk(collective)]
     cells = cells[: max(1, _MOST_TIMED // max(1, len(algorithm.schedule)))]
     widths = [_even_widths(collective.chunks, number) for number in cells]
     if not only_even:
@@ -60,7 +72,7 @@ def best_cut(
     times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]
     image_counts = np.array([images(common) for common in candidates])
     weighted_us = times_us * FINER_GAIN**doublings * np.where(image_counts < image_counts.max(), _FEWER_IMAGES, 1.0)
-    return candidates[int(np.argmin(weighted_us))]
+    return [candidates[place] for place in np.argsort(weighted_us, kind="stable").tolist()]
 
 
 def most_images(algorithm: Algorithm, cells: int, images: Callable[[CommonChunk], int]) -> int:

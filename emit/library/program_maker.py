@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from emit.compiler.cuts import best_cut
+from emit.compiler.cuts import best_cuts
 from emit.compiler.fill import ONCE, ProgramRequest, Repetition, rank_instances, repeated
 from emit.compiler.lower import Lowering
 from emit.formats import FORMATS, draft_program, write_program
@@ -35,6 +35,7 @@ _SEND_STEPS = 2  # A send is a step at both of its ends.
 _LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
 _NEAR_SCHEDULE = 1.02  # Time of a program over that of its schedule from which on no other program is tried.
 _ANY_UNIT = 1 << 20  # Bytes of a program's units until they are chosen.
+_MOST_CUTS = 4  # Divisions into cells that are tried while a program is much slower than its schedule.
 _MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 
 
@@ -126,13 +127,25 @@ class ProgramMaker:
             with suppress(InputError):
                 return self._lowered_by(self._lowering_of(algorithm, plain), request)
         images = images_under(algorithm, in_equal_groups=False)
-        common = best_cut(algorithm, cells, max(request.sizes, default=request.high), images)
+        common, *others = best_cuts(algorithm, cells, max(request.sizes, default=request.high), images)[:_MOST_CUTS]
         try:
-            return self._lower_in_cells(algorithm, common, request)
+            lowered = self._lower_in_cells(algorithm, common, request)
         except InputError:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
             return self._lower_in_cells(algorithm, plain, request)
+        compared, improving_s = request.compared, self.improving_s
+        # Chunks of unlike sizes take ports from each other in an order that changes with every cut.
+        for other in others:
+            if now() >= request.until or _mean_over_schedule(algorithm, compared, lowered) <= _NEAR_SCHEDULE:
+                break
+            begun = now()
+            with suppress(InputError):
+                candidate = self._lower_in_cells(algorithm, other, request)
+                lowered = candidate if _is_faster(candidate, lowered, compared) else lowered
+            improving_s += now() - begun
+        self.instances, self.improving_s = lowered.repetition.instances, improving_s
+        return lowered
 
     def _lower_in_units(self, algorithm: Algorithm, request: ProgramRequest) -> Lowered | None:
         """Lower an algorithm to a program whose steps move their data unit by unit.

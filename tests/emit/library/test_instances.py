@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, verify_file
 from emit.goal import Goal
+from emit.library import program_maker
 from emit.library.program_maker import _is_faster
 from emit.library.programs import Programs
 from synth.baselines import baseline
+from synth.bounds.prove import prove
+from synth.engines.messages import search as messages
+from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from tests.synth.engines.knowledge import BestTimes
 from topologies.costed import with_costs
 from topologies.load import load
 
@@ -50,6 +58,21 @@ def test_chunks_of_plans_are_as_small_as_schedules_want() -> None:
     problem = make_problem(with_costs(load("dgx-a100:2")), "allreduce").under("Simple")
     assert Programs(problem, TargetSettings("msccl"), size=SIZE).least_bytes(problem) > 0
     assert Programs(problem, TargetSettings("mscclpp"), size=SIZE).least_bytes(problem) == 0
+
+
+def test_other_cuts_are_tried_while_a_program_is_much_slower_than_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check an all-reduce of 7 ranks whose chunks divide no power of two, so that messages wait for unlike ones."""
+    size = 4 << 20
+    problem = make_problem(with_costs(load("mi300x:7")), "allreduce", range(0, 56, 8)).under("Simple")
+    request = Request(Options(size=size), (size,), np.inf, Workers(()), BestTimes(), prove(problem, max_flow=False))
+    *_, best = (outcome for outcome in messages.solve(problem, request) if isinstance(outcome, Candidate))
+    algorithm = Algorithm(best.problem, best.schedule, best.engine)
+    times_us = []
+    for most in (1, program_maker._MOST_CUTS):
+        monkeypatch.setattr(program_maker, "_MOST_CUTS", most)
+        times_us.append(Programs(problem, TargetSettings("mscclpp"), size=size).lower(algorithm).time_us(size))
+    assert times_us[0] > 1.1 * algorithm.time_us(size)
+    assert times_us[1] < 0.97 * times_us[0]
 
 
 class _Timed:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from emit.compiler.lower import lower
-from emit.program import Program
+from emit.program import FREE_SLOTS, Program
 from emit.timing.predict import Predictor
 from emit.timing.slices import MOST_SLICES, SLICE_BYTES, slices_of
 from synth.baselines import baseline_named
@@ -55,6 +55,14 @@ def test_small_chunks_and_topologies_without_costs_have_no_slices() -> None:
     assert predictor.time_us(256 << 20) == pytest.approx(7 * ((256 << 20) / 300 * 1e-3 + 0.7))
     costed = Predictor(chain(COSTED), COSTED)
     assert costed.time_us(1 << 20) == pytest.approx(7 * ((1 << 20) / THREADBLOCK_GBS * 1e-3 + STEP_US) + START_US)
+
+
+def test_programs_of_plans_move_each_chunk_at_once() -> None:
+    """Check that a program without a FIFO has no slices, however large its chunks are."""
+    size = 256 << 20
+    predictor = Predictor(chain(COSTED), COSTED, fifo_depth=FREE_SLOTS)
+    expected_us = 7 * (size / THREADBLOCK_GBS * 1e-3 + STEP_US) + START_US
+    assert predictor.time_us(size) == pytest.approx(expected_us, rel=1e-3)
 
 
 def test_transfers_are_slices_and_end_when_the_program_does() -> None:
