@@ -154,6 +154,19 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     best_score = score(program)
     tried = [(best_score, ONCE, best)]
     filling = 1 << math.ceil(math.log2(problem.network.bandwidth_gbs.max() / costs.threadblock_gbs))
+
+    def try_inside(numbers: Sequence[int]) -> None:
+        """Try programs with messages inside nodes divided among so many channels."""
+        nonlocal best, best_score, best_repetition
+        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
+            candidate_score = score(candidate)
+            tried.append((candidate_score, repetition, candidate))
+            if candidate_score <= _GAIN * best_score:
+                best, best_score, best_repetition = candidate, candidate_score, repetition
+
+    # In haste, one number that fills links inside nodes is tried, so that no more messages between nodes cost a gap.
+    if now() >= until and best_score > _HASTY:
+        try_inside([parts for parts in _PARTS if parts <= filling and parts * program.nsteps <= _HASTY_STEPS][-1:])
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         is_hasty = now() >= until
@@ -183,11 +196,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 break
             last_score = candidate_score
     if not is_hasty:
-        for repetition, candidate in _inside(lowering, program, limits, request, most_steps):
-            candidate_score = score(candidate)
-            tried.append((candidate_score, repetition, candidate))
-            if candidate_score <= _GAIN * best_score:
-                best, best_score, best_repetition = candidate, candidate_score, repetition
+        try_inside([parts for parts in _PARTS if parts * program.nsteps <= most_steps])
     near = [
         (repetition, candidate)
         for own_score, repetition, candidate in sorted(tried, key=lambda row: (not row[1].is_inside, row[0]))
@@ -197,18 +206,24 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
 
 def _inside(
-    lowering: Lowering, program: Program, limits: Limits, request: ProgramRequest, most_steps: float
+    lowering: Lowering, program: Program, limits: Limits, request: ProgramRequest, numbers: Sequence[int]
 ) -> Iterator[tuple[Repetition, Program]]:
-    """Yield programs with messages inside nodes divided among more and more channels, until the time is over.
+    """Yield programs with messages inside nodes divided among more and more channels.
 
-    There are none where no link has a gap, or all have, and none with so many parts that the program's steps times the
-    parts exceed `most_steps`. The arguments are those of `rank_instances`.
+    There are none where no link has a gap, or all have. After the first number, none is tried once the time is over.
+
+    Args:
+        lowering: The lowering that made the program.
+        program: The program.
+        limits: Limits of the target.
+        request: Messages that the program is for.
+        numbers: Numbers of channels to try, ascending.
     """
     gap_us = lowering.algorithm.problem.network.gap_us
     if not gap_us.any() or gap_us.all() or lowering.algorithm.problem.quotient is not None:
         return
-    for parts in _PARTS:
-        if now() >= request.until or parts * program.nsteps > most_steps:
+    for parts in numbers:
+        if parts > numbers[0] and now() >= request.until:
             return
         repetition = Repetition(parts, is_inside=True)
         try:

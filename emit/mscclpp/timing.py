@@ -3,10 +3,11 @@
 A threadblock that moves data to or from another rank's memory occupies the link between the two, and itself, for bytes
 / bandwidth; the data arrives α after it has left. A sum or multicast of a switch occupies every member's port once
 (`topologies.hyperlinks`); the switch multicasts finished sums while it sums more, in slices. A signal takes α and
-occupies nothing. A port channel moves data asynchronously, in the order of its requests. A threadblock that flushes it
-waits until its data and signals have arrived, since the NIC learns of that soon after. A reader of a packet waits for
-its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
-the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL).
+occupies nothing. A port channel moves data asynchronously, in the order of its requests; over a network the NIC reads
+the data itself, at the link's bandwidth. A threadblock that flushes the channel waits until its data and signals have
+arrived, since the NIC learns of that soon after. A reader of a packet waits for its arrival. Copies and sums within a
+rank take no time, and neither do semaphores, barriers and nops. There is no FIFO: the plan contains all its waits.
+Flags of packets take no time on the link (as for programs of protocol LL).
 
 A pipeline has as many iterations as its message has units, all of one length. Few numbers of iterations are followed,
 each about twice the one before; the times of others follow from them (`_with_iterations`).

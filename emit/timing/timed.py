@@ -12,6 +12,7 @@ import numpy as np
 from emit.check.order import report_stopped, run
 from emit.columns import Columns
 from emit.findings import Findings
+from emit.program import FREE_SLOTS
 from emit.timing.clock import COMPILED_FROM, MOST_TURNS, ProgramClock
 from emit.timing.links import MessageLinks, block_rates, place_ranks, program_network
 from emit.timing.slices import Passes, passes
@@ -80,6 +81,10 @@ class TimedProgram(ABC):
         self._steps, self._slots, self._compiled_from, self._most_turns = steps, slots, compiled_from, most_turns
         sending = np.flatnonzero(c.sends >= 0)
         self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
+        gap_us = steps.links.gap_us
+        if slots == FREE_SLOTS and gap_us is not None and len(gap_us):
+            # In a plan, no threadblock moves what goes over a network: its NIC reads the data itself.
+            self._rate_gbs = np.where(gap_us > 0, steps.links.bandwidth_gbs, self._rate_gbs)
         self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
         connection = c.sends[sending]
         chunks = steps.chunks[sending] * steps.weight[steps.ends[connection, 0]]

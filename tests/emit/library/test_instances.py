@@ -60,6 +60,16 @@ def test_chunks_of_plans_are_as_small_as_schedules_want() -> None:
     assert Programs(problem, TargetSettings("mscclpp"), size=SIZE).least_bytes(problem) == 0
 
 
+def test_haste_divides_messages_inside_nodes_only() -> None:
+    """Check that a program in haste fills the links of its nodes, and sends no more messages between nodes."""
+    problem = make_problem(with_costs(load("dgx-h100:3")), "allgather", (1, 5, 9, 13, 17, 21)).under("Simple")
+    programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE)
+    algorithm = min(baseline(problem), key=lambda algorithm: algorithm.time_us(SIZE))
+    in_haste = programs.lower(algorithm, until=0.0)
+    assert in_haste.repetition.is_inside
+    assert in_haste.time_us(SIZE) < 1.1 * algorithm.time_us(SIZE)
+
+
 def test_other_cuts_are_tried_while_a_program_is_much_slower_than_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check an all-reduce of 7 ranks whose chunks divide no power of two, so that messages wait for unlike ones."""
     size = 4 << 20

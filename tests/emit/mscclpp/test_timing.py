@@ -145,6 +145,20 @@ def test_signals_that_tell_of_no_data_are_flags(
     assert predictor.time_us(1 << 20) >= expected + hold_us
 
 
+@pytest.mark.parametrize(("plan_json", "group", "is_full"), [
+    (foreign.ports, (0, 8), True), (foreign.RIGHT["gets"], (0, 1), False),
+])  # fmt: skip
+def test_only_nics_fill_links_that_are_wider_than_a_threadblock(
+    plan_json: Callable[[], foreign.Json], group: tuple[int, int], *, is_full: bool
+) -> None:
+    """Check that what goes over a network has the link's bandwidth, since no threadblock moves it."""
+    topology = with_costs(load("dgx-h100:2"))
+    predictor = PlanPredictor(read_plan(json.dumps(plan_json())), topology, group)
+    gbs = float(network(with_protocol(topology, "Simple"), group).bandwidth_gbs[0])
+    took_us = predictor.time_us(64 << 20) - predictor.time_us(0)
+    assert (took_us == pytest.approx((32 << 20) / gbs / 1e3)) == is_full
+
+
 def test_a_flush_lasts_until_the_data_has_arrived() -> None:
     """Check that a signal after a flush leaves when the data is there, and otherwise together with the data."""
     plan_json, hold_us = foreign.ports(), (1 << 20) / 2 / GBS / 1e3
