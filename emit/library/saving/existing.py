@@ -160,8 +160,8 @@ def _usable(entries: Sequence[IndexEntry], requirement: Requirement, outcome: Ou
 def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None:
     """Let a new file state what the library knows of it, if `existing` has a file of the same text and name.
 
-    Its `entry` becomes that file's entry if this has a bound that is no lower; else it gets only that entry's schedule
-    and proof.
+    Its `entry` becomes that file's entry if this has a bound that is no lower; else it gets only that entry's schedule,
+    since its proof shows the lower bound.
     """
     entry = file.entry
     known = next((old.entry for old in existing if old.text == file.text and old.entry.file == entry.file), None)
@@ -170,7 +170,7 @@ def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None
     if known.bound_us is not None and known.bound_us >= (entry.bound_us or 0.0):
         file.entry = known
     else:
-        file.entry = entry.restated(schedule=known.schedule, proof_file=known.proof_file)
+        file.entry = entry.restated(schedule=known.schedule)
 
 
 def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requirement, anew: bool) -> None:
