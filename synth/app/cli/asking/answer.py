@@ -93,7 +93,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
             warn(f"warning: {error}")
         if cached is not None:
             return partial(report, cached.result, cached_answer=cached)
-        keep = partial(keep_answer, cache, key)
+        keep = partial(keep_answer, cache, key, question.options.budget_s)
     if entries_of_question(existing_entries(folder), question):
         keep = None  # What is written then is not the answer of this search only.
     else:

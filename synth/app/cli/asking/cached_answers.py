@@ -36,6 +36,7 @@ from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE
+from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import SearchResult
 from synth.storage.bundle import pack, unpack
@@ -47,7 +48,7 @@ from topologies.errors import HOSTILE, InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of
 
-_FORMAT = "synth-known-4"
+_FORMAT = "synth-known-5"
 _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
@@ -101,7 +102,7 @@ def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) 
     return [entry for entry in entries if entry.answers(fields)]
 
 
-def keep_answer(cache: Cache, key: str, written: Saved) -> None:
+def keep_answer(cache: Cache, key: str, budget_s: float, written: Saved) -> None:
     """Write the answer of a search to the cache.
 
     Nothing is kept in these cases: the answer has no algorithm; the network has dead or slow parts, whose healthy twin
@@ -112,6 +113,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     Args:
         cache: The cache.
         key: Key of the answer.
+        budget_s: Budget of the search in seconds.
         written: The answer as it was written to a library that had no files for the question.
     """
     result = written.result
@@ -126,6 +128,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         "format": _FORMAT,
         "seconds": result.seconds,
         "ended": result.stop_reason,
+        "budget_s": budget_s,
         "algorithms": len(algorithms),
         "forms": [[_state_range(served, file, number_of) for served, file in row] for row in rows],
         "refused": [[number_of[id(offer.algorithm)], offer.refused] for offer in result.refused],
@@ -175,7 +178,8 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         cache: The cache.
         key: Key of the answer.
         folder: The library that the answer is for. If it has files for the question that are not those of the answer,
-            the result is None, since another search may find better ones.
+            the result is None, since another search may find better ones. So it is if a budget shorter than the
+            question's ended the search, or came before a file was ready.
         user_question: The question.
 
     Raises:
@@ -189,7 +193,11 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         about, files = unpack(data, origin)
         if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):
             return None
-        return _restore(Fields(about, "", origin), files, user_question)
+        fields = Fields(about, "", origin)
+        is_short = bool(about.get("ended")) or LATE.partition(";")[0] in repr(about.get("refused"))
+        if is_short and fields.number("budget_s", 0.0, _MOST_S, "s") < user_question.options.budget_s:
+            return None
+        return _restore(fields, files, user_question)
     except HOSTILE as error:
         cache.remove(key)
         why = str(error).removeprefix(f"{origin}: ")

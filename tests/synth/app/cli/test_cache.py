@@ -120,3 +120,13 @@ def test_only_answers_are_cleared(synth: Call, tmp_path: Path) -> None:
     assert "1 answer removed" in synth("cache", "clear", "--cache", photos).out
     (photos / "beach.jpg").unlink()
     assert synth("cache", "info", "--cache", photos).code == 0
+
+
+def test_a_longer_budget_searches_again_what_a_shorter_one_ended(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check budgets of one class: with no more time, the answer of the cache stays."""
+    monkeypatch.setattr(answer, "is_first_run", lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(answer, "find_answer", lambda *given: replace(find_answer(*given), stop_reason="budget"))
+        synth(*ASKED, "--out", "one")
+    assert "from the cache" in synth(*ASKED[:-1], "4500ms", "--out", "two").out
+    assert "from the cache" not in synth(*ASKED[:-1], "6s", "--out", "one").out
