@@ -169,7 +169,7 @@ def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None
         return
     if known.bound_us is not None and known.bound_us >= (entry.bound_us or 0.0):
         file.entry = known
-    else:
+    elif entry.schedule is None:
         file.entry = entry.restated(schedule=known.schedule)
 
 

@@ -134,7 +134,7 @@ def save(
         old_entries = [
             entry for entry in library.entries if entry.question == question_key and not anew and entry not in first
         ]
-        known_witnesses = _proved_before(old_entries, result.problem)
+        known_witnesses = proved_before(old_entries, result.problem)
         proof = proof or bool(known_witnesses)
         bound = result.bound.merged(known_witnesses)
         forms = [_CallForm(leave_to_libraries(replace(result, bound=bound), own_libraries), programs, refused)]
@@ -154,7 +154,10 @@ def save(
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
         stored = _place_schedules(library, forms, proof, others)
-        _prove_again(library, forms)
+        for form in forms:
+            kept = [item for item in form.placed if item.entry.proof_file not in library.placed]
+            for name, data in prove_again(kept, form.result, library.staging).items():
+                library.write(name, data)
         placed = [placed_file for form in forms if form.files for placed_file in form.placed]
         entries = [placed_file.entry for placed_file in placed]
         write_placed(library, placed)
@@ -171,7 +174,7 @@ def save(
     return saved
 
 
-def _proved_before(entries: Iterable[IndexEntry], problem: Problem) -> tuple[Witness, ...]:
+def proved_before(entries: Iterable[IndexEntry], problem: Problem) -> tuple[Witness, ...]:
     """Return the witnesses of those proofs of a library's entries that hold for a problem, each checked, once.
 
     Args:
@@ -592,25 +595,27 @@ def _place_schedules(
     return stored
 
 
-def _prove_again(library: Library, forms: Sequence[_CallForm]) -> None:
-    """Write the proofs of kept files anew whose entries were restated, and state the search's bound since then.
+def prove_again(placed: Iterable[PlacedFile], result: SearchResult, folder: Path) -> dict[str, bytes]:
+    """Return new proofs of files whose entries were restated, and state the search's bound since then, by their names.
 
     Args:
-        library: The library that is being written.
-        forms: The files of each form of calls.
+        placed: The files.
+        result: The search, whose bound counts.
+        folder: Folder in which files may be made.
 
     Raises:
         InputError: A proof or its schedule cannot be read, or the new proof not be written.
     """
-    for form in forms:
-        for entry in (placed.entry for placed in form.placed if placed.entry is not placed.file.entry):
-            schedule, proof_file = entry.schedule, entry.proof_file
-            if schedule is None or proof_file is None or proof_file in library.placed:
-                continue
-            proof = load_proof(path_inside(entry.folder, proof_file))
-            size, schedule_file = float(proof.question["size_bytes"]), path_inside(entry.folder, schedule)
-            witnesses, place = form.result.bound.witnesses, library.place(proof_file)
-            save_proof(schedule_file, form.result.problem, witnesses, size, proof.time_us, place)
+    proofs: dict[str, bytes] = {}
+    for entry in (item.entry for item in placed if item.entry is not item.file.entry):
+        if entry.schedule is None or entry.proof_file is None or entry.proof_file in proofs:
+            continue
+        proof, path = load_proof(path_inside(entry.folder, entry.proof_file)), folder / "again.proof.json"
+        size, schedule = float(proof.question["size_bytes"]), path_inside(entry.folder, entry.schedule)
+        save_proof(schedule, result.problem, result.bound.witnesses, size, proof.time_us, path)
+        proofs[entry.proof_file] = path.read_bytes()
+        path.unlink()
+    return proofs
 
 
 def _place_schedule(library: Library, result: SearchResult, served: Offer, name: str, proof: bool) -> dict[str, str]:

@@ -36,12 +36,13 @@ import numpy as np
 from emit.formats import restate_program
 from emit.library.checking.networks import Networks
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
-from emit.library.library_file import network_digest
+from emit.library.library_file import CHECKED_PER_S, network_digest
 from emit.library.saving.save import stem_of_problem
 from emit.library.saving.write import existing_entries, writing
 from emit.targets import TARGETS
 from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster
+from synth.app.clusters.merging import Merged, merge_answer
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
 from synth.baselines.vendors import LIBRARIES
@@ -106,7 +107,7 @@ class Placing:
     def add(self, number: int, answer: Answer, packed: bytes) -> None:
         """Add the answer of a share; the next `commit` writes it. An earlier record of the share is replaced.
 
-        An earlier answer that the clock cut short stays if its gap is less.
+        At each size the faster file of the two answers stays.
 
         Args:
             number: Number of the share in the plan.
@@ -114,17 +115,31 @@ class Placing:
             packed: The same answer as bytes.
         """
         share, earlier = self.plan.shares[number], self.shares.get(number)
-        if earlier is not None and earlier["gap"] < answer.gap:
-            return
         self._waiting.append((share, packed))
         self.shares[number] = {
             "collective": share.first.collective,
             "root": None if share.first.root is None else share.first.group.index(share.first.root),
             "groups": _groups(share),
             "key": share.task.key,
-            "gap": answer.gap,
+            "gap": answer.gap if earlier is None else min(earlier["gap"], answer.gap),
             "cut": answer.cut,
         }
+
+    def merging_s(self, numbers: Iterable[int]) -> float:
+        """Return about how many seconds it takes to merge answers with the files that the library has for the shares.
+
+        The answers are about as large as these files.
+
+        Args:
+            numbers: Numbers of the shares in the plan.
+        """
+        firsts = {(share.first.collective, share.first.group) for share in map(self.plan.shares.__getitem__, numbers)}
+        sizes = [
+            entry.path.stat().st_size
+            for entry in existing_entries(self.folder)
+            if (entry.collective, entry.group) in firsts and entry.path.is_file()
+        ]
+        return 2 * sum(sizes) / CHECKED_PER_S
 
     def leave_out(self, questions: Sequence[BuildQuestion], why: str) -> None:
         """Record questions that get no answer; the next `commit` writes the record.
@@ -168,11 +183,14 @@ class Placing:
                 groups_of_question.setdefault(key, []).extend(entry.isomorphic_groups)
             for share, packed in waiting:
                 placed = in_its_name(share, unpacked(packed), library.entries)
-                for name, data in placed.files.items():
+                problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
+                asked = question(problem)
+                existing = [entry for entry in library.entries if entry.answers(asked)]
+                merged = merge_answer(placed, problem, existing, library.folder)
+                for name, data in merged.files.items():
                     library.write(name, data)
                 entries[_place_of(share)] = []
-                for row in placed.rows:
-                    entry = IndexEntry.of(row, library.folder)
+                for entry in merged.entries:
                     known_groups = groups_of_question.get((entry.question[:-1], entry.network), ())
                     groups = dict.fromkeys(
                         [*(share_question.group for share_question in share.questions), *known_groups]
@@ -181,8 +199,9 @@ class Placing:
                     additions = {"answer": placed.key} | ({ISOMORPHIC: further_groups} if further_groups else {})
                     entries[_place_of(share)].append(entry.restated(**additions))
                 self.shares[numbers[id(share)]] |= {
-                    "files": {name: hashlib.sha256(data).hexdigest() for name, data in placed.files.items()},
-                    "unfiled": list(placed.unfiled),
+                    "gap": self._gap(merged),
+                    "files": _digests(merged, library.folder),
+                    "unfiled": list(merged.unfiled),
                 }
             library.write(self._record, self._text())
             # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
@@ -191,6 +210,14 @@ class Placing:
         self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
         return library.folder
+
+    def _gap(self, merged: Merged) -> float:
+        """Return the largest gap of the files and schedules of a share at the sizes that are asked for."""
+        cluster = self.plan.cluster
+        asked = (entry.at_sizes(cluster.low, cluster.high) for entry in merged.entries)
+        rows = [entry.row for entry in asked if entry is not None] or [entry.row for entry in merged.entries]
+        gaps = [(row.get("worst") or row).get("gap") for row in (*rows, *merged.unfiled)]
+        return max((gap for gap in gaps if gap is not None), default=1.0)
 
     def _text(self) -> bytes:
         """Return the record of the build as the bytes of its file."""
@@ -350,6 +377,15 @@ def cluster_digest(cluster: Cluster) -> str:
     """Return a digest (8 hexadecimal digits) of all that a cluster file asks for; the topology counts by its name."""
     fields = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
     return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
+
+
+def _digests(merged: Merged, folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a question by its name, kept files of the library included."""
+    names = {name for entry in merged.entries for name in entry.files.values()} | merged.files.keys()
+    contents = {
+        name: merged.files[name] if name in merged.files else (folder / name).read_bytes() for name in sorted(names)
+    }
+    return {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
 
 
 def _place_of(share: BuildShare) -> tuple[str, str, tuple[int, ...]]:

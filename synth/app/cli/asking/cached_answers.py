@@ -23,7 +23,7 @@ import numpy as np
 
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import index_text, load_index
-from emit.library.library_file import LibraryFile
+from emit.library.library_file import CHECKED_PER_S, LibraryFile
 from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
@@ -53,8 +53,7 @@ _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
 _MOST_S = 1e9
-_CHECKED_PER_S = 400_000  # Bytes of files that are read, checked and timed in a second.
-_SOON_CHECKED = 10 * _CHECKED_PER_S  # Bytes of files that are kept however little time their search took.
+_SOON_CHECKED = 10 * CHECKED_PER_S  # Bytes of files that are kept however little time their search took.
 
 
 @dataclass
@@ -168,7 +167,7 @@ def _is_kept(written: Saved, rows: Sequence[Sequence[tuple[Offer, LibraryFile | 
     if any(file is None and offer.execution is not None and not offer.library for offer, file in pairs):
         return False
     size = sum(len(file.text) for _, file in pairs if file is not None)
-    return size <= max(_SOON_CHECKED, _CHECKED_PER_S * result.seconds)
+    return size <= max(_SOON_CHECKED, CHECKED_PER_S * result.seconds)
 
 
 def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -> CachedAnswer | None:

@@ -59,7 +59,7 @@ def test_another_question_or_a_changed_answer_is_searched(synth: Call) -> None:
 def test_an_answer_that_is_searched_sooner_than_checked_is_not_kept(
     synth: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.app.cli.asking.cached_answers._CHECKED_PER_S", 1)
+    monkeypatch.setattr("synth.app.cli.asking.cached_answers.CHECKED_PER_S", 1)
     monkeypatch.setattr("synth.app.cli.asking.cached_answers._SOON_CHECKED", 10)
     synth(*ASKED, "--out", "one")
     assert "from the cache" not in synth(*ASKED, "--out", "two").out

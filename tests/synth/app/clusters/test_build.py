@@ -25,6 +25,7 @@ from synth.app.clusters.placing import unfiled_schedules
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
 from synth.storage.cache import Cache
+from tests.emit.library.test_kept import times, worse
 from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
 
@@ -298,21 +299,52 @@ def test_a_task_without_time_has_a_right_file_and_says_so(tmp_path: Path) -> Non
 
 
 def test_a_build_goes_on_with_the_answers_that_the_clock_cut_short(tmp_path: Path) -> None:
-    plan, cache = planned(tmp_path), Cache(tmp_path / "cache")
-    build(plan, tmp_path / "lib", cache, Inline(lambda task: solve(replace(task, limit_s=1e-6))))
+    plan, cache, answers = planned(tmp_path), Cache(tmp_path / "cache"), dict[str, bytes]()
+
+    def hurry(task: Task) -> bytes:
+        return answers.setdefault(task.key, solve(replace(task, limit_s=1e-6)))
+
+    build(plan, tmp_path / "lib", cache, Inline(hurry))
     assert not list(cache.files())
     hurried = {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()}
 
-    def worse(task: Task) -> bytes:
-        answer = unpacked(solve(replace(task, limit_s=1e-6)))
+    def larger_gap(task: Task) -> bytes:
+        answer = unpacked(answers[task.key])
         return replace(answer, gap=answer.gap + 1.0).packed()
 
-    again = build(plan, tmp_path / "lib", Cache(None), Inline(worse))
+    again = build(plan, tmp_path / "lib", Cache(None), Inline(larger_gap))
     assert again.progress.solved == len(list(plan.tasks()))
     assert {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()} == hurried
     whole = build(plan, tmp_path / "lib", cache, Inline())
     assert (whole.progress.kept, whole.remarks) == (0, [])
     assert build(plan, tmp_path / "lib", Cache(None), Inline()).progress.kept == len(plan.shares)
+
+
+def test_a_build_loses_no_file_and_becomes_slower_at_no_size(tmp_path: Path) -> None:
+    """Check it with an answer that lacks a form of calls and is slower, before and after a whole one."""
+    text = RING.replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0-3"').replace("1536K", "1K:64M")
+    plan, lib = planned(tmp_path, text), tmp_path / "lib"
+
+    def whole(task: Task) -> bytes:
+        return replace(unpacked(solve(task)), cut=True).packed()
+
+    def lacking(task: Task) -> bytes:
+        answer = unpacked(solve(replace(task, limit_s=1e-6)))
+        return replace(answer, rows=[row for row in answer.rows if row["inplace"]]).packed()
+
+    build(plan, lib, Cache(None), Inline(lacking))
+    hurried = times(lib)
+    build(plan, lib, Cache(None), Inline(whole))
+    best = times(lib)
+    assert best.keys() > hurried.keys()
+    assert worse(hurried, best) == []
+    assert worse(best, hurried) != []
+    again = build(plan, lib, Cache(None), Inline(lacking))
+    assert again.progress.kept == 0
+    assert times(lib) == best
+    report = check_library(lib, load_index(lib))
+    assert report.wrong == []
+    assert not report.unproved_files
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
