@@ -331,7 +331,8 @@ def test_a_build_loses_no_file_and_becomes_slower_at_no_size(tmp_path: Path) -> 
     def lacking(task: Task) -> bytes:
         answer = unpacked(answers.setdefault(task.key, solve(replace(task, limit_s=1e-6))))
         files = {name: data for name, data in answer.files.items() if "outofplace" not in name}
-        return replace(answer, rows=[row for row in answer.rows if row["inplace"]], files=files).packed()
+        rows = [row for row in answer.rows if row["inplace"]]
+        return replace(answer, rows=rows, files=files, gap=1.0).packed()
 
     build(plan, lib, Cache(None), Inline(lacking))
     hurried = times(lib)
