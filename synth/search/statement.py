@@ -119,7 +119,12 @@ def _spacing(served: Offer) -> int:
     algorithm = served.algorithm
     sends = count_pairs(algorithm.problem.network, algorithm.schedule.link)
     is_long_program = served.execution is not None and sends > _LONG_PROGRAM
-    if sends > _LONG or (is_long_program and served.low == served.high):
+    return 0 if is_long_program and served.low == served.high else spacing_for(sends)
+
+
+def spacing_for(sends: int) -> int:
+    """Return the spacing of the sizes at which an algorithm of so many sends is timed, as `over_sizes` takes it."""
+    if sends > _LONG:
         return 0
     return 1 if sends <= _MANY else _SPREAD
 

@@ -35,6 +35,7 @@ import numpy as np
 
 from emit.formats import restate_program
 from emit.library.checking.networks import Networks
+from emit.library.checking.schedules import costed_as_stated
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
 from emit.library.library_file import CHECKED_PER_S, network_digest
 from emit.library.saving.save import stem_of_problem
@@ -295,7 +296,9 @@ def _libraries_at_shown_size(entry: IndexEntry, compared: IndexEntry, networks: 
         compared: The same entry at another size; the result has its libraries whose models are known here.
         networks: Networks by the names of topologies.
     """
-    choices, network, size, time_us = dict[str, Any](), networks.of(entry), entry.shown_bytes, entry.time_us
+    choices, size, time_us = dict[str, Any](), entry.shown_bytes, entry.time_us
+    named = networks.of(entry)
+    network = None if named is None else costed_as_stated(entry, named)
     if network is None or size is None or time_us is None:
         return choices
     for name in compared.row.get("libraries") or {}:

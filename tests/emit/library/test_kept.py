@@ -404,3 +404,12 @@ def test_a_bound_that_no_proof_reaches_is_not_proved_where_the_entry_names_no_pr
     report = check_library(tmp_path, load_index(tmp_path))
     assert report.wrong == []
     assert {entry.file for entry in load_index(tmp_path) if not entry.proof_file} <= report.unproved_files
+
+
+def test_a_kept_file_for_other_sizes_states_its_curve_at_every_power_of_two(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "baseline"), tmp_path, TargetSettings(target))
+    save(answer(target, "route", size="1M"), tmp_path, TargetSettings(target))
+    entries = load_index(tmp_path)
+    assert len({entry.file for entry in entries if entry.inplace}) > 1
+    assert all(len(entry.curve) > 10 for entry in entries if entry.min_bytes != entry.max_bytes)

@@ -398,7 +398,8 @@ def _details(entry: IndexEntry) -> list[str]:
         gap = "" if entry.gap is None else f", gap {format_gap(entry.gap)}"
         lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
     if entry.bound_us is not None:
-        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
+        proof = "see the file of its proof, below" if entry.proof_file else "the index states no proof"
+        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or proof}")
     if (worst := row.get("worst")) and worst["bytes"] != shown:
         figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
         lines.append(f"worst in range: {format_gap(worst['gap'])} @ {format_short_size(worst['bytes'])}: {figures}")

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from emit.formats import verify_file
 from emit.library.checking.check import check_library
+from emit.library.entry import IndexEntry
 from emit.library.index import load_index
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
@@ -21,13 +22,17 @@ from synth.app.cli.library.questions import show
 from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
-from synth.app.clusters.placing import unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
+from synth.baselines.vendors import LIBRARIES
 from synth.storage.cache import Cache
+from tests.emit.library.made_indices import entry_row
 from tests.emit.library.test_kept import times, worse
 from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
+from topologies.costed import protocols_of, with_costs
+from topologies.load import load
 
 # In a ring, three consecutive ranks are one problem, whichever of them is in the middle.
 RING = """
@@ -363,3 +368,23 @@ def test_each_problem_gets_its_share_of_the_seconds(tmp_path: Path, seconds: flo
     assert all(2.0 <= limit_s <= max(2.0, seconds) for limit_s in limits)
     shares = [estimated_s(task) for task in sorted(plan.searches, key=estimated_s, reverse=True)]
     assert limits[0] <= max(2.0, seconds * shares[0] / sum(shares))
+
+
+def test_libraries_at_the_sizes_that_are_asked_for_have_the_costs_of_the_entry(tmp_path: Path) -> None:
+    """Check an entry that is shown at 1 KiB, below the sizes of its build's record."""
+    topology = with_costs(load("dgx-a100"))
+    costs = {"protocols": protocols_of(topology), "source": topology.costs.source if topology.costs else ""}
+    row = entry_row(
+        collective="allgather", topology="dgx-a100", group=[0, 1], communicator=[0, 1], nranks=2, target="mscclpp",
+        file="mscclpp/a.json", costs=costs, shown_bytes=1024, time_us=5.0, bound_us=4.0, gap=1.25, divides=16,
+        curve=[[1024, 5.0, 4.0], [65536, 10.0, 8.0]], libraries={"MSCCL++": {"time_us": 9.0, "vs": 1.8}}, answer="a" * 40,
+    )  # fmt: skip
+    (tmp_path / "builds").mkdir()
+    share = {"collective": "allgather", "root": None, "groups": [[0, 1]], "key": "a" * 40, "gap": 1.25, "cut": False}
+    record = {"format": "synth-build-1", "sizes": [65536, 65536], "shares": [share], "left_out": []}
+    (tmp_path / "builds" / "r.json").write_text(json.dumps(record))
+    [entry] = at_asked_sizes([IndexEntry.of(row, tmp_path)])
+    assert (entry.shown_bytes, entry.time_us) == (65536, 10.0)
+    choice = LIBRARIES["MSCCL++"].model(topology, (0, 1)).choose("allgather", 65536)
+    assert entry.row["libraries"]["MSCCL++"]["time_us"] == choice.time_us
+    assert choice.time_us > LIBRARIES["MSCCL++"].model(load("dgx-a100"), (0, 1)).choose("allgather", 65536).time_us
