@@ -73,7 +73,8 @@ def format_apart(first_us: float, second_us: float) -> tuple[str, str]:
 
 
 # What gives a vendor library's time where the comparison has an interval.
-FITTED = "a model fitted to published runs of nccl-tests (the brackets hold four of five runs)"
+FITTED = "a model fitted to published runs of nccl-tests"
+BRACKETS = " (the brackets hold four of five runs)"  # the same where a table shows intervals
 
 
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:

@@ -313,8 +313,9 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
 
         - engines: Engines that have not ended, in the order in which they would go on.
         - window_bytes: The size in bytes for which bounds by windows of time would be computed; None for no size.
-        - bytes, gap: The size with the largest gap, and that gap; None without rows. Times of vendor libraries that are
-          below the bound, because their models count less, are left out.
+        - bytes, gap: The size with the largest gap, and that gap; None without rows. Rows that are left to vendor
+          libraries count only where all are, and not where their times are below the bound, because their models count
+          less.
         - time_s, bound_s: When its algorithm and its bound were found, in seconds since the search began; None if
           unknown.
         - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
@@ -327,7 +328,8 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         "one_size": one_size,
     }
     outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
-    counted_rows = [row for row in rows if not is_below_bound(row, row["worst"])]
+    own_rows = [row for row in rows if row["engine"] not in LIBRARIES]
+    counted_rows = [row for row in own_rows or rows if not is_below_bound(row, row["worst"])]
     if counted_rows:
         worst = max((row["worst"] for row in counted_rows), key=lambda worst: worst["gap"])
         outlook |= {

@@ -537,8 +537,18 @@ def _served(target: Target, problem: Problem, entries: Sequence[IndexEntry], lac
         first, last = ", ".join(map(str, divides[:-1])), divides[-1]
         multiples = f"{divides[0]} to {last}" if len(divides) > 3 else f"{first} or {last}" if first else f"{last}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.fallback(problem, 'the others')}"
-    for reason in lacking:
+    for reason in _joined_reasons(lacking):
         yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.fallback(problem, 'it')}")
+
+
+def _joined_reasons(lacking: Iterable[str]) -> Iterator[str]:
+    """Yield clauses `NAME FORM: REASON`, those with one reason as one clause that counts them, as `2 files FORM: …`."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for clause in lacking:
+        name, _, reason = clause.partition(": ")
+        names.setdefault((name.partition(" ")[2], reason), []).append(name)
+    for (form, reason), own in names.items():
+        yield f"{own[0] if len(own) == 1 else f'{len(own)} algorithms {form}'}: {reason}"
 
 
 def _place_schedules(

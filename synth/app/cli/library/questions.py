@@ -34,6 +34,7 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
+    BRACKETS,
     FITTED,
     format_comparison,
     format_count,
@@ -137,7 +138,7 @@ def show(
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:
         say_fitted(*names)
-    _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide)
+    _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
     if details:
         for entry in entries_left:
             form = "in place" if entry.inplace else "out of place"
@@ -223,13 +224,14 @@ def _question(collective: str, group: Sequence[int], root: int | None, further: 
     return f"{collective}, ranks {format_spans(group)}{of_root}{further_groups}"
 
 
-def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool) -> None:
+def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool, details: bool) -> None:
     """Print the rows of a library, block by block, with the columns that fit the terminal; name those that do not.
 
     Args:
         blocks: Rows by the title of their block; at least one.
         libraries: Names of the libraries that rows are compared with.
         wide: Whether to print all columns, however wide they are.
+        details: Whether all figures of each file follow.
     """
     rows = [row for block in blocks.values() for row in block]
     targets = {row[2] for row in rows}
@@ -255,10 +257,9 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
-        say_fitted(
-            f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
-        )
-    _say_left_out(left_out, "; --details shows all of each file")
+        fitted_times = f"; with brackets it is by {FITTED}{BRACKETS}" if any("× (" in line for line in lines) else ""
+        say_fitted(f"{', '.join(compared)}: the library's time for what it would run / ours{fitted_times}")
+    _say_left_out(left_out, "" if details else "; --details shows all of each file")
 
 
 def _fitted_cells(

@@ -377,7 +377,8 @@ def test_libraries_at_the_sizes_that_are_asked_for_have_the_costs_of_the_entry(t
     row = entry_row(
         collective="allgather", topology="dgx-a100", group=[0, 1], communicator=[0, 1], nranks=2, target="mscclpp",
         file="mscclpp/a.json", costs=costs, shown_bytes=1024, time_us=5.0, bound_us=4.0, gap=1.25, divides=16,
-        curve=[[1024, 5.0, 4.0], [65536, 10.0, 8.0]], libraries={"MSCCL++": {"time_us": 9.0, "vs": 1.8}}, answer="a" * 40,
+        curve=[[1024, 5.0, 4.0], [65536, 10.0, 8.0]], libraries={"MSCCL++": {"time_us": 9.0, "vs": 1.8}},
+        answer="a" * 40,
     )  # fmt: skip
     (tmp_path / "builds").mkdir()
     share = {"collective": "allgather", "root": None, "groups": [[0, 1]], "key": "a" * 40, "gap": 1.25, "cut": False}
