@@ -14,8 +14,8 @@ cluster file:
         key         key of the answer; index entries state it as `answer`
         gap, cut    the largest time / bound; whether the clock ended the search
         files       SHA-256 by name in the library
-        unfiled     ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with
-                    the schedule
+        unfiled     ranges of sizes without a file: target, refused, min_bytes and max_bytes, and where the target can
+                    hold none the fields of a row, with the schedule
     left_out    questions without an answer: collective, group, root, why
 """
 
@@ -253,6 +253,30 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
+def why_no_file(entry: IndexEntry, low: int, high: int | None) -> str:
+    """Return why a build's library has no file for sizes of a question, by its records; "" if they do not say it.
+
+    Args:
+        entry: An entry of the question.
+        low: Smallest size in bytes.
+        high: Largest size in bytes; None where there is no end.
+    """
+    last, is_cut = _MOST if high is None else high, False
+    for path in sorted((entry.folder / RECORDS).glob("*.json")):
+        shares: list[dict[str, Any]] = []
+        with suppress(InputError):
+            shares = read_record(entry.folder, path)["shares"]
+        for share in shares:
+            if share["collective"] != entry.collective or share["groups"][0] != list(entry.group):
+                continue
+            is_cut |= bool(share.get("cut"))
+            for row in share.get("unfiled", ()):
+                end = _MOST if row.get("max_bytes") is None else row["max_bytes"]
+                if row["target"] == entry.target and row.get("min_bytes", _MOST) <= last and low <= end:
+                    return "".join(char for char in row["refused"] if char.isprintable())
+    return "the time of the build ran out; a longer budget may find one" if is_cut else ""
+
+
 def at_asked_sizes(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return entries that state only the sizes for which their builds were asked; other entries stay as they are.
 
@@ -355,13 +379,16 @@ def _check_share(share: Fields) -> None:
     if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         share.fail("files", "must be an object of digests by the files' names")
     for row in share.tables("unfiled"):
-        if row.values.get("schedule") is None:
+        row.string("target")
+        row.string("refused")
+        if row.values.get("schedule") is None and "min_bytes" not in row.values:
             continue
-        for key in ("schedule", "target"):
-            row.string(key)
         row.integer("min_bytes", 0, _MOST)
         if row.values.get("max_bytes") is not None:
             row.integer("max_bytes", 0, _MOST)
+        if row.values.get("schedule") is None:
+            continue
+        row.string("schedule")
         for key in ("engine", "steps", "rounds", "chunks", "shown_bytes", "time_us", "bound_us", "gap"):
             if row.values.get(key) is None:
                 row.fail(key, "missing; it must be what the search states of its schedule")

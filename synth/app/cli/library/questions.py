@@ -25,7 +25,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
 from synth.app.cli.size_ranges import parse_sweep
-from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
@@ -139,6 +139,7 @@ def show(
     if len(names) == 1:
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
+    _say_why_no_file(entries_left)
     if details:
         for entry in entries_left:
             form = "in place" if entry.inplace else "out of place"
@@ -260,6 +261,25 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         fitted_times = f"; with brackets it is by {FITTED}{BRACKETS}" if any("× (" in line for line in lines) else ""
         say_fitted(f"{', '.join(compared)}: the library's time for what it would run / ours{fitted_times}")
     _say_left_out(left_out, "" if details else "; --details shows all of each file")
+
+
+def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
+    """Print why ranges of sizes have no file where a build's record says it, a line for each reason; maybe nothing.
+
+    Args:
+        entries: The entries, sorted.
+    """
+    ranges: dict[str, list[str]] = {}
+    for _, same in groupby(entries, lambda entry: entry.question_and_form):
+        same_entries = list(same)
+        for low, high in _left(same_entries, *(same_entries[0].asked or (0, None))):
+            if why := why_no_file(same_entries[0], low, high):
+                question = f"{same_entries[0].collective} of {format_spans(same_entries[0].group)}"
+                ranges.setdefault(why, []).append(f"{question}, {format_served(low, high)}")
+    if ranges:
+        click.echo()
+    for why, served in ranges.items():
+        say_fitted(f"{_LEFT} ({'; '.join(dict.fromkeys(served))}): {why}")
 
 
 def _fitted_cells(
@@ -497,6 +517,9 @@ def pick_(
         if not entry.path.is_file():
             raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
+    asked = (e for e in entries if not picked and (e.collective, e.group, e.inplace) == (spelled, ranks, call.inplace))
+    reasons = (why_no_file(entry, size_bytes, size_bytes) for entry in asked if target in (None, entry.target))
+    why += next((f"; {reason}" for reason in reasons if reason), "")
     if dead := [rank for rank in ranks if f"rank:{rank}" in dead_parts(without)]:
         left = format_spans([rank for rank in ranks if rank not in dead])
         why = f"rank {format_listed(dead)} is dead in this failure; ask for the ranks that are left: {left}"

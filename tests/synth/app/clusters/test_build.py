@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from emit.formats import verify_file
 from emit.library.checking.check import check_library
 from emit.library.entry import IndexEntry
-from emit.library.index import load_index
+from emit.library.index import index_text, load_index
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
-from synth.app.cli.library.questions import show
+from synth.app.cli.library.questions import pick_, show
 from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
-from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
 from synth.baselines.vendors import LIBRARIES
@@ -389,3 +389,25 @@ def test_libraries_at_the_sizes_that_are_asked_for_have_the_costs_of_the_entry(t
     choice = LIBRARIES["MSCCL++"].model(topology, (0, 1)).choose("allgather", 65536)
     assert entry.row["libraries"]["MSCCL++"]["time_us"] == choice.time_us
     assert choice.time_us > LIBRARIES["MSCCL++"].model(load("dgx-a100"), (0, 1)).choose("allgather", 65536).time_us
+
+
+@pytest.mark.parametrize(("cut", "low", "why"), [
+    (True, 1024, "NCCL's own algorithm is faster"), (True, 1 << 20, "the time of the build ran out"),
+    (False, 1 << 20, ""),
+])  # fmt: skip
+def test_a_record_says_why_there_is_no_file(tmp_path: Path, cut: bool, low: int, why: str) -> None:
+    (tmp_path / "builds").mkdir()
+    left = {"target": "mscclpp", "refused": "NCCL's own algorithm is faster", "min_bytes": 0, "max_bytes": 2048}
+    share = {"collective": "allgather", "root": None, "groups": [[0, 1]], "key": "a" * 40, "gap": 1.25, "cut": cut}
+    record = {"format": "synth-build-1", "shares": [share | {"unfiled": [left]}], "left_out": []}
+    (tmp_path / "builds" / "r.json").write_text(json.dumps(record))
+    row = entry_row(collective="allgather", group=[0, 1], communicator=[0, 1], nranks=2, target="mscclpp")
+    row |= {"file": "mscclpp/a.json", "min_bytes": 4096, "max_bytes": 8192}
+    (tmp_path / "index.json").write_bytes(index_text([row]))
+    (tmp_path / "mscclpp").mkdir()
+    assert why_no_file(load_index(tmp_path)[0], low, low).startswith(why)
+    assert bool(why_no_file(load_index(tmp_path)[0], low, low)) == bool(why)
+    printed = " ".join(CliRunner().invoke(show, [str(tmp_path)]).output.split())
+    assert "no file (allgather of 0,1, up to 4 KiB): NCCL's own algorithm is faster" in printed
+    picked = " ".join(CliRunner().invoke(pick_, [str(tmp_path), "allgather", "0,1", str(low)]).output.split())
+    assert why in picked
