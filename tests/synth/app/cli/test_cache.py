@@ -130,3 +130,10 @@ def test_a_longer_budget_searches_again_what_a_shorter_one_ended(synth: Call, mo
         synth(*ASKED, "--out", "one")
     assert "from the cache" in synth(*ASKED[:-1], "4500ms", "--out", "two").out
     assert "from the cache" not in synth(*ASKED[:-1], "6s", "--out", "one").out
+
+
+def test_the_check_of_a_library_says_how_more_is_proved(synth: Call) -> None:
+    advice = "asking again with --proof proves them"
+    for options, is_advised in (((), True), (("--proof",), False)):
+        synth(*ASKED, "--out", "one", *options)
+        assert (advice in synth("library", "check", "one").flat) == is_advised
