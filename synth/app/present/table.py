@@ -176,8 +176,12 @@ def split_by_form(rows_of: Mapping[str, Sequence[Row]], is_same: Callable[[Row, 
 
 
 def _is_same(row: dict[str, Any], other_row: dict[str, Any]) -> bool:
-    """Return whether rows of two forms of calls have the same range, the same refusal, and times up to 0.5 % apart."""
-    if any(row[key] != other_row[key] for key in ("min_bytes", "max_bytes", "refused")):
+    """Return whether rows of two forms of calls have the same range as people read it, refusal, and times 0.5 % apart.
+
+    Times at different sizes are not the same.
+    """
+    ranges = (format_served(form_row["min_bytes"], form_row["max_bytes"]) for form_row in (row, other_row))
+    if len({*ranges}) > 1 or any(row[key] != other_row[key] for key in ("shown_bytes", "refused")):
         return False
     times_us = row["time_us"], other_row["time_us"]
     return bool(max(times_us) <= _SAME_TIME * min(times_us))

@@ -61,3 +61,13 @@ def test_brackets_are_explained_where_they_are_shown(workers: Workers) -> None:
         assert ("× (" in text) == ("the brackets hold" in " ".join(text.split()))
     document["algorithms"][0]["libraries"] = {"NCCL": choice | {"vs": 1.5, "vs_low": 0.9, "vs_high": 1.8}}
     assert "the brackets hold" not in table(document, 8, None)
+
+
+def test_rows_of_both_forms_that_read_the_same_stand_once(workers: Workers) -> None:
+    tuning = SearchPlan(PLAIN.stages[:2], rest=False, windows=0)
+    document = statement(search(make_problem(load("ring:4"), "broadcast"), Options(), workers, plan=tuning))
+    [row, *_] = [row | {"refused": "", "max_bytes": 1806335} for row in document["algorithms"]]
+    document |= {"inplace": True, "algorithms": [row], "other_form": [row | {"max_bytes": 1806336}]}
+    assert "out of place" not in table(document, 4, 80)
+    document["other_form"] = [row | {"max_bytes": 1906336}]
+    assert "out of place" in table(document, 4, 80)
