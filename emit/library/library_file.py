@@ -37,6 +37,7 @@ from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
 MOST_BYTES = 256 << 20  # of an existing file
+CHECKED_PER_S = 400_000  # Bytes of files that are read, checked and timed in a second.
 _MOST_CHUNKS = 4096  # chunks of a block that an entry may state
 _HEAD = 1 << 12  # A file states its sizes within these characters.
 _SIZES = re.compile(r'\b(?:min|max)(?:Bytes="|_message_size": )(\d+)')

@@ -23,7 +23,7 @@ from synth.concurrent.isolated import engine_of, own_witnesses, run_each_isolate
 from synth.concurrent.plans import REORDERED, ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.state import GroupsOptions, GroupsState
-from synth.concurrent.union import Member, UnionProblem, union_problem
+from synth.concurrent.union import Member, Relays, UnionProblem, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Request
@@ -35,7 +35,7 @@ from synth.search.result import Report
 from synth.search.run.protocols import search_protocols
 from synth.search.run.runner import EngineRun, compiled_interrupts, race, run_to_end
 from synth.solvers.workers import Workers
-from topologies.costed import protocols_of, with_protocol
+from topologies.costed import protocols_of, with_protocol, with_protocols
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
@@ -114,14 +114,25 @@ def plan(  # It has many parameters because callers state each option by its nam
             return ConcurrentSearch(state, executor).run()
 
         if topology.protocol == ANY:
-            unions = {
-                name: union_problem(with_protocol(topology, name), members, relays, options.dead)
-                for name in protocols_of(topology)
-            }
+            unions = _unions(topology, members, relays, options.dead)
+            # What the executor does not have is no part of the answer's costs, so that the bound does not count it.
+            executors = {name: None if executor is None else executor.isolated(union) for name, union in unions.items()}
+            own_names = [name for name, own in executors.items() if own is None or own.able([name])]
+            if 0 < len(own_names) < len(unions):
+                unions = _unions(with_protocols(topology, own_names), members, relays, options.dead)
             answer = _search_protocols(unions, options, executor, searched)
         else:
             answer = searched(union_problem(topology, members, relays, options.dead), options)
     return replace(answer, defects=tuple(defects.values()))
+
+
+def _unions(
+    topology: Topology, members: Sequence[Member], relays: Relays, dead: Sequence[int]
+) -> dict[str, UnionProblem]:
+    """Return the groups as one problem under each protocol of a topology; arguments and errors of `union_problem`."""
+    return {
+        name: union_problem(with_protocol(topology, name), members, relays, dead) for name in protocols_of(topology)
+    }
 
 
 def _search_protocols(
@@ -132,7 +143,7 @@ def _search_protocols(
 ) -> ConcurrentResult:
     """Return the result under the best protocol, with the bounds of all protocols.
 
-    Protocols that the executor does not have are not searched, but count for the bound.
+    Protocols that the executor does not have are not searched.
 
     Args:
         unions: The groups as one problem, by protocol.

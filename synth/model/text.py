@@ -62,8 +62,19 @@ def format_time(microseconds: float) -> str:
     return f"{figure:.0f} {name}" if figure >= 1000 else f"{figure:.3g} {name}"
 
 
+def format_apart(first_us: float, second_us: float) -> tuple[str, str]:
+    """Return two times in as many digits as show their difference, at most 12: as `format_time` or in µs."""
+    texts = format_time(first_us), format_time(second_us)
+    for digits in range(4, 13):
+        if texts[0] != texts[1]:
+            break
+        texts = f"{first_us:.{digits}g} µs", f"{second_us:.{digits}g} µs"
+    return texts
+
+
 # What gives a vendor library's time where the comparison has an interval.
-FITTED = "a model fitted to published runs of nccl-tests (the brackets hold four of five runs)"
+FITTED = "a model fitted to published runs of nccl-tests"
+BRACKETS = " (the brackets hold four of five runs)"  # the same where a table shows intervals
 
 
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:

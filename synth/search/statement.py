@@ -119,7 +119,12 @@ def _spacing(served: Offer) -> int:
     algorithm = served.algorithm
     sends = count_pairs(algorithm.problem.network, algorithm.schedule.link)
     is_long_program = served.execution is not None and sends > _LONG_PROGRAM
-    if sends > _LONG or (is_long_program and served.low == served.high):
+    return 0 if is_long_program and served.low == served.high else spacing_for(sends)
+
+
+def spacing_for(sends: int) -> int:
+    """Return the spacing of the sizes at which an algorithm of so many sends is timed, as `over_sizes` takes it."""
+    if sends > _LONG:
         return 0
     return 1 if sends <= _MANY else _SPREAD
 
@@ -308,8 +313,9 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
 
         - engines: Engines that have not ended, in the order in which they would go on.
         - window_bytes: The size in bytes for which bounds by windows of time would be computed; None for no size.
-        - bytes, gap: The size with the largest gap, and that gap; None without rows. Times of vendor libraries that are
-          below the bound, because their models count less, are left out.
+        - bytes, gap: The size with the largest gap, and that gap; None without rows. Rows that are left to vendor
+          libraries count only where all are, and not where their times are below the bound, because their models count
+          less.
         - time_s, bound_s: When its algorithm and its bound were found, in seconds since the search began; None if
           unknown.
         - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
@@ -322,7 +328,8 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         "one_size": one_size,
     }
     outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
-    counted_rows = [row for row in rows if not is_below_bound(row, row["worst"])]
+    own_rows = [row for row in rows if row["engine"] not in LIBRARIES]
+    counted_rows = [row for row in own_rows or rows if not is_below_bound(row, row["worst"])]
     if counted_rows:
         worst = max((row["worst"] for row in counted_rows), key=lambda worst: worst["gap"])
         outlook |= {

@@ -185,11 +185,9 @@ def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[obje
     """
     entry, problem, own_schedule = subject.entry, subject.problem, subject.own_schedule
     scale = _scale(subject)
-    witnesses = witnesses_of.get(_question_key(entry), ())
-    if own_schedule is not None:
-        witnesses = own_schedule[1].limits or witnesses
-    anew = not witnesses and subject.is_known and problem is not None and entry.bound_us is not None
-    if anew and problem is not None:
+    own_witnesses = () if own_schedule is None else own_schedule[1].limits
+    witnesses = own_witnesses or witnesses_of.get(_question_key(entry), ())
+    if not witnesses and subject.is_known and problem is not None and entry.bound_us is not None:
         witnesses = _prove_again(problem)
     return Evidence(
         None if scale is None else lambda size: timed.time_us(size * scale),
@@ -197,7 +195,7 @@ def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[obje
         witnesses if subject.is_known else (),
         None if problem is None else any_protocol(problem),
         None if own_schedule is None else own_schedule[0],
-        anew,
+        bool(own_witnesses),
     )
 
 

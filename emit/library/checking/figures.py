@@ -15,7 +15,7 @@ from synth.bounds.prove import OPTIMAL, Bound
 from synth.bounds.witness import Witness
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem
-from synth.model.text import format_size, format_time
+from synth.model.text import format_apart, format_size, format_time
 from synth.search.result import SearchResult
 from synth.search.statement import compare
 from synth.storage.proof import EQUAL
@@ -46,7 +46,8 @@ class Evidence:
         witnesses: Checked witnesses of its proof; empty without a proof.
         problem: Question on the named topology; None if that is not known.
         stored: The row's own schedule; None without one.
-        anew: True if this check found the witnesses, so that their texts may differ.
+        has_proof: True if the row names a proof, which must reach the row's bounds. Without one, the witnesses are of
+            other files' proofs or of a search of this check, and the row may state a better bound.
         has_file: True if the row describes a file; False if it describes a schedule without a file.
     """
 
@@ -55,7 +56,7 @@ class Evidence:
     witnesses: tuple[Witness, ...] = ()
     problem: Problem | None = None
     stored: StoredSchedule | None = None
-    anew: bool = False
+    has_proof: bool = True
     has_file: bool = True
 
 
@@ -168,20 +169,18 @@ def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindi
             at = f"{format_time(bound_us)} at {format_size(size)}"
             yield f"{field_name}: states a bound of {at} and takes {format_time(time_us)}"
             return
-        if bound_us > proved * (1 + EQUAL) and evidence.anew:  # A search may have found a better bound.
+        if bound_us > proved * (1 + EQUAL) and not evidence.has_proof:
             findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
             continue
         if bound_us > proved * (1 + EQUAL):
-            yield (
-                f"{field_name}: states a bound of {format_time(bound_us)} at {format_size(size)}, "
-                f"the proof {format_time(proved)}"
-            )
+            stated_text, proved_text = format_apart(bound_us, proved)
+            yield f"{field_name}: states a bound of {stated_text} at {format_size(size)}, the proof {proved_text}"
             return
     yield from _gaps(values, evidence)
     if bound is not None and evidence.time_us is not None and "proof" not in findings.unproved:
         wrong = list(_proof_texts(values, evidence.time_us, bound))
         # A search may word the proof differently.
-        if wrong and evidence.anew and _has_met_regime(values, evidence.time_us, bound):
+        if wrong and not evidence.has_proof and _has_met_regime(values, evidence.time_us, bound):
             findings.unproved.append("proof")
         else:
             yield from wrong

@@ -20,7 +20,7 @@ from synth.model.problem import LARGEST
 from synth.model.text import format_count, format_served
 from synth.search.offer import Offer
 from synth.search.result import SearchResult
-from synth.search.statement import compare, over_sizes, row
+from synth.search.statement import compare, over_sizes, row, spacing_for
 from topologies.errors import InputError
 
 # Values of `LibraryFile.precedence`: new files that replace all others; files planned with other groups, whose speed
@@ -160,8 +160,8 @@ def _usable(entries: Sequence[IndexEntry], requirement: Requirement, outcome: Ou
 def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None:
     """Let a new file state what the library knows of it, if `existing` has a file of the same text and name.
 
-    Its `entry` becomes that file's entry if this has a bound that is no lower; else it gets only that entry's schedule
-    and proof.
+    Its `entry` becomes that file's entry if this has a bound that is no lower; else it gets only that entry's schedule,
+    since its proof shows the lower bound.
     """
     entry = file.entry
     known = next((old.entry for old in existing if old.text == file.text and old.entry.file == entry.file), None)
@@ -169,8 +169,8 @@ def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None
         return
     if known.bound_us is not None and known.bound_us >= (entry.bound_us or 0.0):
         file.entry = known
-    else:
-        file.entry = entry.restated(schedule=known.schedule, proof_file=known.proof_file)
+    elif entry.schedule is None:
+        file.entry = entry.restated(schedule=known.schedule)
 
 
 def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requirement, anew: bool) -> None:
@@ -277,8 +277,8 @@ def _figures_for(file: LibraryFile, low: int, high: int | None, result: SearchRe
     if file.offer is not None:
         fields = row(result, replace(file.offer, low=low, high=end, shown=size))
         return {key: fields[key] for key in (*compare(result, 1.0, size), "worst", "curve")}
-    sends = file.entry.row.get("sends") or 0
-    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, sends)
+    spacing = spacing_for(file.entry.row.get("sends") or 0)
+    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, spacing)
     return compare(result, file.time_us(size * scale), size) | over_range
 
 

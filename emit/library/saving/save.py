@@ -22,6 +22,7 @@ from emit.library.saving.existing import Outcome, PlacedFile, place, table_rows,
 from emit.library.saving.left_ranges import leave_to_libraries
 from emit.library.saving.write import Library, existing_entries, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
+from synth.bounds.witness import Witness
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
@@ -31,9 +32,9 @@ from synth.search.offer import Offer
 from synth.search.result import SearchResult
 from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import row
-from synth.storage.proof import save_proof, state_costs
+from synth.storage.proof import check_proof, load_proof, save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
-from topologies.errors import InputError
+from topologies.errors import InputError, ProofRefused
 
 _USUAL_ELEMENT = 4  # bytes of a float, the usual element of messages
 _MOST_NAMED = 16  # Characters of ranks in a file's name, so that a line of a terminal holds it.
@@ -100,9 +101,10 @@ def save(
     """Write a search's answers into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm that is too large for that is also written as a schedule (schedules/NAME.synth). So is every algorithm
-    without a target or with `proof`, which adds the proof of its bound (NAME.proof.json). Files for calls of the other
-    form, in or out of place, are written as well. An existing file for the question stays at every size at which it is
-    no slower; with `anew` none stays. If the search has no ranges, nothing is written.
+    without a target or with `proof`, which adds the proof of its bound (NAME.proof.json). Where the library has proofs
+    for the question, their witnesses join the search's bound, and new files get proofs too. Files for calls of the
+    other form, in or out of place, are written as well. An existing file for the question stays at every size at which
+    it is no slower; with `anew` none stays. If the search has no ranges, nothing is written.
 
     Args:
         result: The search.
@@ -126,21 +128,25 @@ def save(
         return Saved(None, result)
     other_programs = None if programs is None else programs.other_form()
     own_libraries = () if programs is None else programs.target.libraries
-    forms = [_CallForm(leave_to_libraries(result, own_libraries), programs, refused)]
+    question_key = None if programs is None else programs.question
     outcome = Outcome()
     with writing(folder, until=until, elsewhere=True) as library:
+        old_entries = [
+            entry for entry in library.entries if entry.question == question_key and not anew and entry not in first
+        ]
+        known_witnesses = proved_before(old_entries, result.problem)
+        proof = proof or bool(known_witnesses)
+        bound = result.bound.merged(known_witnesses)
+        forms = [_CallForm(leave_to_libraries(replace(result, bound=bound), own_libraries), programs, refused)]
         forms[0].make(library.entries, until)
         if other_programs is not None and forms[0].files:
             lowered = other_result or contained(
                 "other form of calls", partial(run_by, result, other_programs, until), None
             )
             if lowered is not None:
+                lowered = replace(lowered, bound=bound)
                 forms.append(_CallForm(leave_to_libraries(lowered, own_libraries), other_programs, []))
                 forms[1].make(library.entries, until)
-        question_key = None if programs is None else programs.question
-        old_entries = [
-            entry for entry in library.entries if entry.question == question_key and not anew and entry not in first
-        ]
         others = [entry for entry in library.entries if entry.question != question_key]
         used_names = [entry.file for entry in others]
         for form in forms:
@@ -148,6 +154,10 @@ def save(
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
         stored = _place_schedules(library, forms, proof, others)
+        for form in forms:
+            kept = [item for item in form.placed if item.entry.proof_file not in library.placed]
+            for name, data in prove_again(kept, form.result, library.staging).items():
+                library.write(name, data)
         placed = [placed_file for form in forms if form.files for placed_file in form.placed]
         entries = [placed_file.entry for placed_file in placed]
         write_placed(library, placed)
@@ -162,6 +172,22 @@ def save(
         stays = [f"the first file stays, because there is no other: {first[0].folder / first[0].file}"]
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
+
+
+def proved_before(entries: Iterable[IndexEntry], problem: Problem) -> tuple[Witness, ...]:
+    """Return the witnesses of those proofs of a library's entries that hold for a problem, each checked, once.
+
+    Args:
+        entries: Entries for the problem.
+        problem: The problem.
+    """
+    witnesses: dict[Witness, None] = {}
+    for path in dict.fromkeys(path_inside(entry.folder, entry.proof_file) for entry in entries if entry.proof_file):
+        with suppress(InputError, ProofRefused):  # `synth library check` reports a wrong proof.
+            proof = load_proof(path)
+            check_proof(problem, proof, float(proof.question.get("size_bytes", 0.0)))
+            witnesses |= dict.fromkeys(proof.witnesses)
+    return tuple(witnesses)
 
 
 def withdraw(saved: Saved) -> None:
@@ -511,8 +537,18 @@ def _served(target: Target, problem: Problem, entries: Sequence[IndexEntry], lac
         first, last = ", ".join(map(str, divides[:-1])), divides[-1]
         multiples = f"{divides[0]} to {last}" if len(divides) > 3 else f"{first} or {last}" if first else f"{last}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.fallback(problem, 'the others')}"
-    for reason in lacking:
+    for reason in _joined_reasons(lacking):
         yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.fallback(problem, 'it')}")
+
+
+def _joined_reasons(lacking: Iterable[str]) -> Iterator[str]:
+    """Yield clauses `NAME FORM: REASON`, those with one reason as one clause that counts them, as `2 files FORM: …`."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for clause in lacking:
+        name, _, reason = clause.partition(": ")
+        names.setdefault((name.partition(" ")[2], reason), []).append(name)
+    for (form, reason), own in names.items():
+        yield f"{own[0] if len(own) == 1 else f'{len(own)} algorithms {form}'}: {reason}"
 
 
 def _place_schedules(
@@ -567,6 +603,29 @@ def _place_schedules(
             name = Path(placed_file.entry.file).stem
             placed_file.entry = placed_file.entry.restated(**_place_schedule(library, usual.result, offer, name, proof))
     return stored
+
+
+def prove_again(placed: Iterable[PlacedFile], result: SearchResult, folder: Path) -> dict[str, bytes]:
+    """Return new proofs of files whose entries were restated, and state the search's bound since then, by their names.
+
+    Args:
+        placed: The files.
+        result: The search, whose bound counts.
+        folder: Folder in which files may be made.
+
+    Raises:
+        InputError: A proof or its schedule cannot be read, or the new proof not be written.
+    """
+    proofs: dict[str, bytes] = {}
+    for entry in (item.entry for item in placed if item.entry is not item.file.entry):
+        if entry.schedule is None or entry.proof_file is None or entry.proof_file in proofs:
+            continue
+        proof, path = load_proof(path_inside(entry.folder, entry.proof_file)), folder / "again.proof.json"
+        size, schedule = float(proof.question["size_bytes"]), path_inside(entry.folder, entry.schedule)
+        save_proof(schedule, result.problem, result.bound.witnesses, size, proof.time_us, path)
+        proofs[entry.proof_file] = path.read_bytes()
+        path.unlink()
+    return proofs
 
 
 def _place_schedule(library: Library, result: SearchResult, served: Offer, name: str, proof: bool) -> dict[str, str]:

@@ -27,6 +27,7 @@ from topologies.errors import HOSTILE, InputError
 from topologies.text.fields import Fields
 
 _NAMES = ("file", "schedule", "proof_file")
+_WITHOUT_SCHEDULE = {"target", "refused", "min_bytes", "max_bytes"}  # fields of a range without a schedule
 _MOST_WORDS = 300  # characters of a reason for a missing file
 
 
@@ -88,8 +89,8 @@ def _check_as_library(share: BuildShare, answer: Answer, folder: Path) -> None:
     report = check_library(folder, entries, share.task.topology, unfiled)
     for row in answer.unfiled:
         check_types(Fields(row, "", "its schedules without a file"))
-        if not isinstance(row.get("target"), str) or (not row.get("schedule") and row.keys() - {"target", "refused"}):
-            raise InputError("unfiled: a row without a schedule must state only why there is no file")
+        if not isinstance(row.get("target"), str) or (not row.get("schedule") and row.keys() - _WITHOUT_SCHEDULE):
+            raise InputError("unfiled: a row without a schedule must state only its sizes and why there is no file")
         why = row.get("refused")
         if not isinstance(why, str) or not why.isprintable() or len(why) > _MOST_WORDS:
             raise InputError("refused: must be one line that says why there is no file")

@@ -19,11 +19,15 @@ from synth.model.deadline import now
 from synth.storage.cache import Cache
 from topologies.errors import InputError
 
-HURRIED = "time ran out for some problems: their files are right, and the same command goes on with these problems"
+HURRIED = (
+    "time ran out for some problems: their files are right; the same command searches these problems again, and"
+    " keeps each file at every size at which it is no slower; a longer budget finds more"
+)
 _WRITTEN_S = 5.0  # seconds between two writes
 # Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
 _WRITING = 0.02
 _LEAST_SLOWNESS = 0.5  # the least factor on the estimated time that is left
+_MERGING = 0.3  # The most of the budget that is kept free for merging answers with files of the library.
 LEAST_S = 2.0  # The least time of a problem, in which it gets a first file also where the budget is over.
 _LAST_WRITE = 0.03  # The part of the budget for the last write, and for the start of processes.
 
@@ -154,6 +158,8 @@ class _Build:
         self.deadline = self.begun + (1.0 - _LAST_WRITE) * self.seconds
         try:
             self._take_known_answers()
+            waiting = (number for numbers in self.shares.values() for number in numbers)
+            self.deadline -= min(_MERGING * self.seconds, self.placing.merging_s(waiting))
             searches = [task for task in self.open.values() if not task.order]
             self.queue.extend(sorted(searches, key=lambda task: (-estimated_s(task), task.key)))
             self._submit_ready()

@@ -14,8 +14,8 @@ cluster file:
         key         key of the answer; index entries state it as `answer`
         gap, cut    the largest time / bound; whether the clock ended the search
         files       SHA-256 by name in the library
-        unfiled     ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with
-                    the schedule
+        unfiled     ranges of sizes without a file: target, refused, min_bytes and max_bytes, and where the target can
+                    hold none the fields of a row, with the schedule
     left_out    questions without an answer: collective, group, root, why
 """
 
@@ -35,13 +35,15 @@ import numpy as np
 
 from emit.formats import restate_program
 from emit.library.checking.networks import Networks
+from emit.library.checking.schedules import costed_as_stated
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
-from emit.library.library_file import network_digest
+from emit.library.library_file import CHECKED_PER_S, network_digest
 from emit.library.saving.save import stem_of_problem
 from emit.library.saving.write import existing_entries, writing
 from emit.targets import TARGETS
 from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster
+from synth.app.clusters.merging import Merged, merge_answer
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
 from synth.baselines.vendors import LIBRARIES
@@ -106,7 +108,7 @@ class Placing:
     def add(self, number: int, answer: Answer, packed: bytes) -> None:
         """Add the answer of a share; the next `commit` writes it. An earlier record of the share is replaced.
 
-        An earlier answer that the clock cut short stays if its gap is less.
+        At each size the faster file of the two answers stays.
 
         Args:
             number: Number of the share in the plan.
@@ -114,17 +116,31 @@ class Placing:
             packed: The same answer as bytes.
         """
         share, earlier = self.plan.shares[number], self.shares.get(number)
-        if earlier is not None and earlier["gap"] < answer.gap:
-            return
         self._waiting.append((share, packed))
         self.shares[number] = {
             "collective": share.first.collective,
             "root": None if share.first.root is None else share.first.group.index(share.first.root),
             "groups": _groups(share),
             "key": share.task.key,
-            "gap": answer.gap,
+            "gap": answer.gap if earlier is None else min(earlier["gap"], answer.gap),
             "cut": answer.cut,
         }
+
+    def merging_s(self, numbers: Iterable[int]) -> float:
+        """Return about how many seconds it takes to merge answers with the files that the library has for the shares.
+
+        The answers are about as large as these files.
+
+        Args:
+            numbers: Numbers of the shares in the plan.
+        """
+        firsts = {(share.first.collective, share.first.group) for share in map(self.plan.shares.__getitem__, numbers)}
+        sizes = [
+            entry.path.stat().st_size
+            for entry in existing_entries(self.folder)
+            if (entry.collective, entry.group) in firsts and entry.path.is_file()
+        ]
+        return 2 * sum(sizes) / CHECKED_PER_S
 
     def leave_out(self, questions: Sequence[BuildQuestion], why: str) -> None:
         """Record questions that get no answer; the next `commit` writes the record.
@@ -168,11 +184,14 @@ class Placing:
                 groups_of_question.setdefault(key, []).extend(entry.isomorphic_groups)
             for share, packed in waiting:
                 placed = in_its_name(share, unpacked(packed), library.entries)
-                for name, data in placed.files.items():
+                problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
+                asked = question(problem)
+                existing = [entry for entry in library.entries if entry.answers(asked)]
+                merged = merge_answer(placed, problem, existing, library.folder)
+                for name, data in merged.files.items():
                     library.write(name, data)
                 entries[_place_of(share)] = []
-                for row in placed.rows:
-                    entry = IndexEntry.of(row, library.folder)
+                for entry in merged.entries:
                     known_groups = groups_of_question.get((entry.question[:-1], entry.network), ())
                     groups = dict.fromkeys(
                         [*(share_question.group for share_question in share.questions), *known_groups]
@@ -181,8 +200,9 @@ class Placing:
                     additions = {"answer": placed.key} | ({ISOMORPHIC: further_groups} if further_groups else {})
                     entries[_place_of(share)].append(entry.restated(**additions))
                 self.shares[numbers[id(share)]] |= {
-                    "files": {name: hashlib.sha256(data).hexdigest() for name, data in placed.files.items()},
-                    "unfiled": list(placed.unfiled),
+                    "gap": self._gap(merged),
+                    "files": _digests(merged, library.folder),
+                    "unfiled": list(merged.unfiled),
                 }
             library.write(self._record, self._text())
             # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
@@ -191,6 +211,14 @@ class Placing:
         self._waiting = self._waiting[len(waiting) :]
         self._recorded = (len(self.shares), len(self.left_out))
         return library.folder
+
+    def _gap(self, merged: Merged) -> float:
+        """Return the largest gap of the files and schedules of a share at the sizes that are asked for."""
+        cluster = self.plan.cluster
+        asked = (entry.at_sizes(cluster.low, cluster.high) for entry in merged.entries)
+        rows = [entry.row for entry in asked if entry is not None] or [entry.row for entry in merged.entries]
+        gaps = [(row.get("worst") or row).get("gap") for row in (*rows, *merged.unfiled)]
+        return max((gap for gap in gaps if gap is not None), default=1.0)
 
     def _text(self) -> bytes:
         """Return the record of the build as the bytes of its file."""
@@ -223,6 +251,30 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
                 about = {key: share[key] for key in ("collective", "groups", "root")}
                 rows += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
     return rows
+
+
+def why_no_file(entry: IndexEntry, low: int, high: int | None) -> str:
+    """Return why a build's library has no file for sizes of a question, by its records; "" if they do not say it.
+
+    Args:
+        entry: An entry of the question.
+        low: Smallest size in bytes.
+        high: Largest size in bytes; None where there is no end.
+    """
+    last, is_cut = _MOST if high is None else high, False
+    for path in sorted((entry.folder / RECORDS).glob("*.json")):
+        shares: list[dict[str, Any]] = []
+        with suppress(InputError):
+            shares = read_record(entry.folder, path)["shares"]
+        for share in shares:
+            if share["collective"] != entry.collective or share["groups"][0] != list(entry.group):
+                continue
+            is_cut |= bool(share.get("cut"))
+            for row in share.get("unfiled", ()):
+                end = _MOST if row.get("max_bytes") is None else row["max_bytes"]
+                if row["target"] == entry.target and row.get("min_bytes", _MOST) <= last and low <= end:
+                    return "".join(char for char in row["refused"] if char.isprintable())
+    return "the time of the build ran out; a longer budget may find one" if is_cut else ""
 
 
 def at_asked_sizes(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
@@ -268,7 +320,9 @@ def _libraries_at_shown_size(entry: IndexEntry, compared: IndexEntry, networks: 
         compared: The same entry at another size; the result has its libraries whose models are known here.
         networks: Networks by the names of topologies.
     """
-    choices, network, size, time_us = dict[str, Any](), networks.of(entry), entry.shown_bytes, entry.time_us
+    choices, size, time_us = dict[str, Any](), entry.shown_bytes, entry.time_us
+    named = networks.of(entry)
+    network = None if named is None else costed_as_stated(entry, named)
     if network is None or size is None or time_us is None:
         return choices
     for name in compared.row.get("libraries") or {}:
@@ -325,13 +379,16 @@ def _check_share(share: Fields) -> None:
     if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         share.fail("files", "must be an object of digests by the files' names")
     for row in share.tables("unfiled"):
-        if row.values.get("schedule") is None:
+        row.string("target")
+        row.string("refused")
+        if row.values.get("schedule") is None and "min_bytes" not in row.values:
             continue
-        for key in ("schedule", "target"):
-            row.string(key)
         row.integer("min_bytes", 0, _MOST)
         if row.values.get("max_bytes") is not None:
             row.integer("max_bytes", 0, _MOST)
+        if row.values.get("schedule") is None:
+            continue
+        row.string("schedule")
         for key in ("engine", "steps", "rounds", "chunks", "shown_bytes", "time_us", "bound_us", "gap"):
             if row.values.get(key) is None:
                 row.fail(key, "missing; it must be what the search states of its schedule")
@@ -350,6 +407,15 @@ def cluster_digest(cluster: Cluster) -> str:
     """Return a digest (8 hexadecimal digits) of all that a cluster file asks for; the topology counts by its name."""
     fields = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
     return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
+
+
+def _digests(merged: Merged, folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a question by its name, kept files of the library included."""
+    names = {name for entry in merged.entries for name in entry.files.values()} | merged.files.keys()
+    contents = {
+        name: merged.files[name] if name in merged.files else (folder / name).read_bytes() for name in sorted(names)
+    }
+    return {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
 
 
 def _place_of(share: BuildShare) -> tuple[str, str, tuple[int, ...]]:

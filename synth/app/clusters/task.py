@@ -51,7 +51,9 @@ _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects"
 _MOST_GAP = 1e18
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
 _PATIENCE, _LEAST_PATIENCE_S = 20.0, 2.0  # lowering of a program over the work of the search, in seconds as estimated
-_SEARCHING = 0.9  # The part of a target's time for the search and its programs; the rest is for writing files.
+_SEARCHING = (
+    0.75  # The part of a target's time for the search and its programs; the rest is for files and the other form.
+)
 FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
 _WITHOUT_IMAGES = 4  # times as long, about, if no program is the image of another
 
@@ -114,8 +116,8 @@ class Answer:
         instance: Name of the topology, group and root with which the task was solved.
         stem: Beginning of the names of its files.
         rows: Entries of the index, as `emit.library.index` has them, for all targets.
-        unfiled: Ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with the
-            schedule's name if it is written.
+        unfiled: Ranges of sizes without a file: target, refused, min_bytes and max_bytes, and where the target can hold
+            none the fields of a row, with the schedule's name if it is written.
         gap: Largest time / bound over `rows` and `unfiled`.
         cut: Whether the clock hurried the search, so that another run may find another answer.
         files: Bytes of each file, by its name in a library.
@@ -330,7 +332,8 @@ def _answer_with_files(task: Task, result: SearchResult, begun: float) -> Answer
                     stored = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}
                     unfiled.append({"target": target} | saved_row | stored)
                 else:  # The range is left to a vendor library, whose figures are not part of the answer.
-                    unfiled.append({"target": target, "refused": saved_row["refused"]})
+                    sizes = {key: saved_row[key] for key in ("min_bytes", "max_bytes")}
+                    unfiled.append({"target": target, "refused": saved_row["refused"], **sizes})
         entries = load_index(folder) if (Path(folder) / INDEX).exists() else []
         rows = [dict(entry.row) for entry in entries if _overlaps(entry.row, task)]
         names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}

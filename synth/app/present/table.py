@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
 from synth.model.text import (
+    BRACKETS,
     FITTED,
     format_comparison,
     format_count,
@@ -86,8 +87,9 @@ def table(
         numbered = iter(lines[1:])
         lines[1:] = [line for form, own in rows_of_form.items() for line in (f"{form}:", *islice(numbered, len(own)))]
     is_short = width is not None and not details
-    remarks = [*_searched(document), *(_without_files(document["algorithms"]) if width is not None else [])]
-    remarks += [*_below_bounds(rows), *_libraries(document, left_out if is_short else [])]
+    remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
+    has_brackets = details or any("× (" in line for line in lines)
+    remarks += [*_below_bounds(rows), *_libraries(document, left_out if is_short else [], has_brackets)]
     remarks += _proved(document, is_short)
     text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
@@ -174,8 +176,12 @@ def split_by_form(rows_of: Mapping[str, Sequence[Row]], is_same: Callable[[Row, 
 
 
 def _is_same(row: dict[str, Any], other_row: dict[str, Any]) -> bool:
-    """Return whether rows of two forms of calls have the same range, the same refusal, and times up to 0.5 % apart."""
-    if any(row[key] != other_row[key] for key in ("min_bytes", "max_bytes", "refused")):
+    """Return whether rows of two forms of calls have the same range as people read it, refusal, and times 0.5 % apart.
+
+    Times at different sizes are not the same.
+    """
+    ranges = (format_served(form_row["min_bytes"], form_row["max_bytes"]) for form_row in (row, other_row))
+    if len({*ranges}) > 1 or any(row[key] != other_row[key] for key in ("shown_bytes", "refused")):
         return False
     times_us = row["time_us"], other_row["time_us"]
     return bool(max(times_us) <= _SAME_TIME * min(times_us))
@@ -242,7 +248,7 @@ def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         if row["refused"]:
             ranges.setdefault(row["refused"], []).append(format_served(row["min_bytes"], row["max_bytes"]))
-    return [f"no file ({', '.join(served)}): {reason}" for reason, served in ranges.items()]
+    return [f"no file ({', '.join(dict.fromkeys(served))}): {reason}" for reason, served in ranges.items()]
 
 
 def _below_bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -304,7 +310,9 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
     if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
         size = format_short_size(outlook["bytes"])
         of_all = "" if outlook["one_size"] else " of all sizes"
-        largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} at {size}"
+        # The last size before a power of two is written as that, which may be another algorithm's.
+        is_end = outlook["bytes"] & (outlook["bytes"] + 1) == 0
+        largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} {'just below' if is_end else 'at'} {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
             largest_gap += f" (--size {size} searches there only)"
     # Without a gap, all rows are vendor libraries' own, below our bounds.
@@ -333,12 +341,13 @@ def _compared(row: dict[str, Any], name: str) -> str:
     return format_comparison(None if is_its_own else _choices(row).get(name), name)
 
 
-def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
+def _libraries(document: dict[str, Any], left_out: Sequence[str], has_brackets: bool) -> list[str]:
     """Return a line for each library that a row is compared with: what it would run, and where its times come from.
 
     Args:
         document: The statement.
         left_out: Titles of the columns that are not shown. Libraries of these columns get no line.
+        has_brackets: Whether the table shows intervals of comparisons, in brackets.
     """
     lines = []
     for name, library in document["libraries"].items():
@@ -356,7 +365,7 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "its own cost model" if library["own_clock"] else "the model of the times above"
         if any(_choices(row).get(name, {}).get("vs_low") for row in document["algorithms"]):
-            source = FITTED
+            source = FITTED + BRACKETS * has_brackets
         lines.append(f"vs {name}: what {name} {library['version']} would run ({choices}), timed by {source}")
     return lines
 

@@ -21,7 +21,15 @@ from synth.model.pairs import ordinary
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
-from synth.model.text import format_count, format_gap, format_number, format_served, format_size, format_time
+from synth.model.text import (
+    format_apart,
+    format_count,
+    format_gap,
+    format_number,
+    format_served,
+    format_size,
+    format_time,
+)
 from synth.storage.check import ScheduleCheck, check_stored
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule, load_schedule
@@ -121,7 +129,8 @@ def _false_bound(stated: ItemTiming, checked: ScheduleCheck) -> str:
     if proved_us is None or stated_us <= proved_us * (1 + EQUAL):
         return ""
     at = format_size(math.ceil(stated.size_bytes))
-    return f"the index states a bound of {format_time(stated_us)} at {at}, the proof {format_time(proved_us)}"
+    stated_text, proved_text = format_apart(stated_us, proved_us)
+    return f"the index states a bound of {stated_text} at {at}, the proof {proved_text}"
 
 
 def _other_time(own: ItemTiming, stated: ItemTiming, file: str) -> tuple[str, ...]:

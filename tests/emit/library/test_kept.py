@@ -20,6 +20,7 @@ from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
+from synth.bounds.prove import Bound
 from synth.model.collective import uneven
 from synth.model.problem import LARGEST
 from synth.search.result import SearchResult
@@ -372,3 +373,43 @@ def test_withdrawn_files_leave_the_rest_of_their_library(tmp_path: Path) -> None
     assert len(files(tmp_path)) > len(before)
     withdraw(saved)
     assert files(tmp_path) == before
+
+
+def test_a_library_with_proofs_passes_its_check_after_a_question_with_a_better_bound(tmp_path: Path) -> None:
+    """The files of the second question state its bound, which the proofs of the first do not reach."""
+    target = "executor-nccl"
+    slower, faster = answer(target, "baseline"), answer(target, "route")
+    weak = Bound(
+        tuple(replace(w, base_us=w.base_us / 2, per_byte_us=w.per_byte_us / 2) for w in slower.bound.witnesses)
+    )
+    save(replace(slower, bound=weak), tmp_path, TargetSettings(target), proof=True)
+    save(faster, tmp_path, TargetSettings(target))
+    entries = load_index(tmp_path)
+    assert all(entry.proof_file for entry in entries)
+    assert check_library(tmp_path, entries).wrong == []
+    # The other way round, the bound that the library proves counts for the new files too.
+    save(replace(slower, bound=weak), tmp_path, TargetSettings(target))
+    assert [entry.row["bound_us"] for entry in load_index(tmp_path)] == [entry.row["bound_us"] for entry in entries]
+    assert check_library(tmp_path, load_index(tmp_path)).wrong == []
+
+
+def test_a_bound_that_no_proof_reaches_is_not_proved_where_the_entry_names_no_proof(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    result = answer(target, "route")
+    weak = Bound(
+        tuple(replace(w, base_us=w.base_us / 2, per_byte_us=w.per_byte_us / 2) for w in result.bound.witnesses)
+    )
+    save(result, tmp_path, TargetSettings(target))
+    save(replace(answer("msccl", "route"), bound=weak), tmp_path, TargetSettings("msccl"), proof=True)
+    report = check_library(tmp_path, load_index(tmp_path))
+    assert report.wrong == []
+    assert {entry.file for entry in load_index(tmp_path) if not entry.proof_file} <= report.unproved_files
+
+
+def test_a_kept_file_for_other_sizes_states_its_curve_at_every_power_of_two(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "baseline"), tmp_path, TargetSettings(target))
+    save(answer(target, "route", size="1M"), tmp_path, TargetSettings(target))
+    entries = load_index(tmp_path)
+    assert len({entry.file for entry in entries if entry.inplace}) > 1
+    assert all(len(entry.curve) > 10 for entry in entries if entry.min_bytes != entry.max_bytes)

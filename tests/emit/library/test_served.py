@@ -11,7 +11,7 @@ import pytest
 
 from emit.formats import verify_file
 from emit.library.index import load_index
-from emit.library.saving.save import Saved, _served, save
+from emit.library.saving.save import Saved, _joined_reasons, _served, save
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.msccl.read import read_msccl
@@ -170,3 +170,9 @@ def test_only_collectives_of_a_library_have_a_fallback(
     assert TARGETS["executor-nccl"].fallback(problem, "the others") == clause
     entries: list[Any] = [SimpleNamespace(divides=16)]
     assert all(line.endswith(clause) for line in _served(TARGETS["executor-nccl"], problem, entries, []))
+
+
+def test_one_reason_for_several_files_is_one_clause() -> None:
+    late = "the budget ended before it was checked"
+    clauses = [f"a out of place: {late}", f"b out of place: {late}", "c out of place: too large"]
+    assert list(_joined_reasons(clauses)) == [f"2 algorithms out of place: {late}", "c out of place: too large"]

@@ -52,6 +52,16 @@ def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path)
     assert (checked.wrong, checked.bound_us) == ("", pytest.approx(min(bounds_us.values())))
 
 
+def test_protocols_that_the_executor_lacks_are_no_part_of_the_bound() -> None:
+    """Check it with an LL128 that costs nearly nothing, and MSCCL++'s executor, which has none."""
+    costs = Costs({**_COSTS.protocols, "LL128": Protocol(0.1, efficiency={"other": 1.0})}, "made up")
+    topology, size = with_costs(load("full:4"), costs), 1 << 20
+    result = plan(topology, members(size), budget=1.0, executor=GroupPrograms(TargetSettings("mscclpp")))
+    assert {witness.protocol for rival in result.rivals for witness in rival.witnesses} <= {"LL", "Simple"}
+    alone_us = [prove(result.problem.under(name)).at(result.size_bytes)[0] for name in ("LL", "Simple")]
+    assert result.bound_us >= min(alone_us) * (1 - 1e-9)
+
+
 def test_the_least_bound_of_all_protocols_counts() -> None:
     result = plan(node(), members(1 << 10), budget=6.0)
     (rival,) = result.rivals

@@ -93,7 +93,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
             warn(f"warning: {error}")
         if cached is not None:
             return partial(report, cached.result, cached_answer=cached)
-        keep = partial(keep_answer, cache, key)
+        keep = partial(keep_answer, cache, key, question.options.budget_s)
     if entries_of_question(existing_entries(folder), question):
         keep = None  # What is written then is not the answer of this search only.
     else:
@@ -362,7 +362,7 @@ def _report(
             say([heading(document, nranks), "", _why_nothing(result, question.options)], width)
         cached = [] if cached_answer is None else [_of_cache(result, command)]
         outlook = [format_next_minute(document["next_minute"], result.stop_reason)] if result.ranges else []
-        say(["", *_closing(result, written, command.begun, width, cached), *outlook], width)
+        say(["", *_closing(result, written, command.begun, width, cached, command.budget_s), *outlook], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
@@ -440,7 +440,12 @@ def _late_in_other_form(written: Saved) -> list[str]:
 
 
 def _closing(
-    result: SearchResult, written: Saved, begun: float, width: int | None, remarks: Sequence[str] = ()
+    result: SearchResult,
+    written: Saved,
+    begun: float,
+    width: int | None,
+    remarks: Sequence[str] = (),
+    budget_s: float | None = None,
 ) -> list[str]:
     """Return the last lines of a report: the number of algorithms and the seconds, then paths of files and remarks.
 
@@ -450,12 +455,15 @@ def _closing(
         begun: Time of the command's start, as `time.monotonic` counts.
         width: Most characters of a line of paths; None for any number.
         remarks: Texts for the first line, after the number of algorithms.
+        budget_s: The budget in seconds, of which the line says how much the files did not need; None for no word.
     """
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
     has_answer = bool(result.ranges)
     parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []
     ended = "" if remarks else result.stop_reason  # Remarks on the cache say whether its search ended early.
-    lines = ["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)])]
+    unused_s = 0.0 if budget_s is None or ended != "budget" else budget_s - (time.monotonic() - begun)
+    kept = [f"of {format_seconds(budget_s)}, {unused_s:.1f} s were kept for files"] if budget_s and unused_s > 1 else []
+    lines = [", ".join(["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)]), *kept])]
     lines += path_lines(written.paths, width)
     lines += _late_in_other_form(written)
     if written.padding:

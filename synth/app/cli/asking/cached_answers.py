@@ -23,7 +23,7 @@ import numpy as np
 
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import index_text, load_index
-from emit.library.library_file import LibraryFile
+from emit.library.library_file import CHECKED_PER_S, LibraryFile
 from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
@@ -36,6 +36,7 @@ from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE
+from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import SearchResult
 from synth.storage.bundle import pack, unpack
@@ -47,13 +48,12 @@ from topologies.errors import HOSTILE, InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of
 
-_FORMAT = "synth-known-4"
+_FORMAT = "synth-known-5"
 _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
 _MOST_S = 1e9
-_CHECKED_PER_S = 400_000  # Bytes of files that are read, checked and timed in a second.
-_SOON_CHECKED = 10 * _CHECKED_PER_S  # Bytes of files that are kept however little time their search took.
+_SOON_CHECKED = 10 * CHECKED_PER_S  # Bytes of files that are kept however little time their search took.
 
 
 @dataclass
@@ -101,7 +101,7 @@ def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) 
     return [entry for entry in entries if entry.answers(fields)]
 
 
-def keep_answer(cache: Cache, key: str, written: Saved) -> None:
+def keep_answer(cache: Cache, key: str, budget_s: float, written: Saved) -> None:
     """Write the answer of a search to the cache.
 
     Nothing is kept in these cases: the answer has no algorithm; the network has dead or slow parts, whose healthy twin
@@ -112,6 +112,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     Args:
         cache: The cache.
         key: Key of the answer.
+        budget_s: Budget of the search in seconds.
         written: The answer as it was written to a library that had no files for the question.
     """
     result = written.result
@@ -126,6 +127,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         "format": _FORMAT,
         "seconds": result.seconds,
         "ended": result.stop_reason,
+        "budget_s": budget_s,
         "algorithms": len(algorithms),
         "forms": [[_state_range(served, file, number_of) for served, file in row] for row in rows],
         "refused": [[number_of[id(offer.algorithm)], offer.refused] for offer in result.refused],
@@ -165,7 +167,7 @@ def _is_kept(written: Saved, rows: Sequence[Sequence[tuple[Offer, LibraryFile | 
     if any(file is None and offer.execution is not None and not offer.library for offer, file in pairs):
         return False
     size = sum(len(file.text) for _, file in pairs if file is not None)
-    return size <= max(_SOON_CHECKED, _CHECKED_PER_S * result.seconds)
+    return size <= max(_SOON_CHECKED, CHECKED_PER_S * result.seconds)
 
 
 def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -> CachedAnswer | None:
@@ -175,7 +177,8 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         cache: The cache.
         key: Key of the answer.
         folder: The library that the answer is for. If it has files for the question that are not those of the answer,
-            the result is None, since another search may find better ones.
+            the result is None, since another search may find better ones. So it is if a budget shorter than the
+            question's ended the search, or came before a file was ready.
         user_question: The question.
 
     Raises:
@@ -189,7 +192,11 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         about, files = unpack(data, origin)
         if not all(_has_bytes(entry.path, files.get(entry.file)) for entry in entries):
             return None
-        return _restore(Fields(about, "", origin), files, user_question)
+        fields = Fields(about, "", origin)
+        is_short = bool(about.get("ended")) or LATE.partition(";")[0] in repr(about.get("refused"))
+        if is_short and fields.number("budget_s", 0.0, _MOST_S, "s") < user_question.options.budget_s:
+            return None
+        return _restore(fields, files, user_question)
     except HOSTILE as error:
         cache.remove(key)
         why = str(error).removeprefix(f"{origin}: ")

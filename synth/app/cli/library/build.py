@@ -65,7 +65,7 @@ def library_build(
     """Build the library of a cluster: each group, collective and size of the file, each problem once.
 
     The file's budget is for the whole command: searches, checks and files. A problem for which it is short gets what is
-    found in its share, 2 s at least, and the same command goes on with it.
+    found in its share, 2 s at least; the same command searches it again, and keeps files that are no slower.
 
     \b
     synth library build cluster.toml --out lib

@@ -64,8 +64,9 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     if as_json:
         wrong = [{"file": name, "why": why} for name, why in report.wrong]
         counts = {"files": report.files, "schedules": report.schedules, "proofs": report.proofs}
-        unproved = {property_name: sorted(names) for property_name, names in sorted(report.unproved.items())}
-        print_json("library-check", {**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
+        not_proved = {property_name: sorted(names) for property_name, names in sorted(report.unproved.items())}
+        remarks = dict(report.remarks)
+        print_json("library-check", {**counts, "wrong": wrong, "remarks": remarks, "not_proved": not_proved})
     else:
         for name, why in report.wrong:
             say_fitted(f"{origin_of(library_folder / name)}: wrong: {why}")
@@ -74,7 +75,9 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
         counted = ", ".join(format_count(*part) for part in parts)
         for property_name, names in sorted(report.unproved.items()):
-            say_fitted(f"not proved: {property_name} ({format_count(len(names), 'file')}; --json names them)")
+            # Shapes follow from schedules, which --proof writes.
+            advice = "; asking again with --proof proves them" if "steps" in property_name.split(", ") else ""
+            say_fitted(f"not proved: {property_name} ({format_count(len(names), 'file')}; --json names them{advice})")
         open_files = len(report.unproved_files)
         outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
         verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome

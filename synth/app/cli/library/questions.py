@@ -25,7 +25,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
 from synth.app.cli.size_ranges import parse_sweep
-from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
@@ -34,6 +34,7 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
+    BRACKETS,
     FITTED,
     format_comparison,
     format_count,
@@ -137,7 +138,8 @@ def show(
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:
         say_fitted(*names)
-    _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide)
+    _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
+    _say_why_no_file(entries_left)
     if details:
         for entry in entries_left:
             form = "in place" if entry.inplace else "out of place"
@@ -223,13 +225,14 @@ def _question(collective: str, group: Sequence[int], root: int | None, further: 
     return f"{collective}, ranks {format_spans(group)}{of_root}{further_groups}"
 
 
-def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool) -> None:
+def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool, details: bool) -> None:
     """Print the rows of a library, block by block, with the columns that fit the terminal; name those that do not.
 
     Args:
         blocks: Rows by the title of their block; at least one.
         libraries: Names of the libraries that rows are compared with.
         wide: Whether to print all columns, however wide they are.
+        details: Whether all figures of each file follow.
     """
     rows = [row for block in blocks.values() for row in block]
     targets = {row[2] for row in rows}
@@ -255,10 +258,28 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
-        say_fitted(
-            f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
-        )
-    _say_left_out(left_out, "; --details shows all of each file")
+        fitted_times = f"; with brackets it is by {FITTED}{BRACKETS}" if any("× (" in line for line in lines) else ""
+        say_fitted(f"{', '.join(compared)}: the library's time for what it would run / ours{fitted_times}")
+    _say_left_out(left_out, "" if details else "; --details shows all of each file")
+
+
+def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
+    """Print why ranges of sizes have no file where a build's record says it, a line for each reason; maybe nothing.
+
+    Args:
+        entries: The entries, sorted.
+    """
+    ranges: dict[str, list[str]] = {}
+    for _, same in groupby(entries, lambda entry: entry.question_and_form):
+        same_entries = list(same)
+        for low, high in _left(same_entries, *(same_entries[0].asked or (0, None))):
+            if why := why_no_file(same_entries[0], low, high):
+                question = f"{same_entries[0].collective} of {format_spans(same_entries[0].group)}"
+                ranges.setdefault(why, []).append(f"{question}, {format_served(low, high)}")
+    if ranges:
+        click.echo()
+    for why, served in ranges.items():
+        say_fitted(f"{_LEFT} ({'; '.join(dict.fromkeys(served))}): {why}")
 
 
 def _fitted_cells(
@@ -398,7 +419,8 @@ def _details(entry: IndexEntry) -> list[str]:
         gap = "" if entry.gap is None else f", gap {format_gap(entry.gap)}"
         lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
     if entry.bound_us is not None:
-        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
+        proof = "see the file of its proof, below" if entry.proof_file else "the index states no proof"
+        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or proof}")
     if (worst := row.get("worst")) and worst["bytes"] != shown:
         figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
         lines.append(f"worst in range: {format_gap(worst['gap'])} @ {format_short_size(worst['bytes'])}: {figures}")
@@ -495,6 +517,9 @@ def pick_(
         if not entry.path.is_file():
             raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
+    asked = (e for e in entries if not picked and (e.collective, e.group, e.inplace) == (spelled, ranks, call.inplace))
+    reasons = (why_no_file(entry, size_bytes, size_bytes) for entry in asked if target in (None, entry.target))
+    why += next((f"; {reason}" for reason in reasons if reason), "")
     if dead := [rank for rank in ranks if f"rank:{rank}" in dead_parts(without)]:
         left = format_spans([rank for rank in ranks if rank not in dead])
         why = f"rank {format_listed(dead)} is dead in this failure; ask for the ranks that are left: {left}"

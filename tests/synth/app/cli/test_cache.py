@@ -59,7 +59,7 @@ def test_another_question_or_a_changed_answer_is_searched(synth: Call) -> None:
 def test_an_answer_that_is_searched_sooner_than_checked_is_not_kept(
     synth: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.app.cli.asking.cached_answers._CHECKED_PER_S", 1)
+    monkeypatch.setattr("synth.app.cli.asking.cached_answers.CHECKED_PER_S", 1)
     monkeypatch.setattr("synth.app.cli.asking.cached_answers._SOON_CHECKED", 10)
     synth(*ASKED, "--out", "one")
     assert "from the cache" not in synth(*ASKED, "--out", "two").out
@@ -120,3 +120,20 @@ def test_only_answers_are_cleared(synth: Call, tmp_path: Path) -> None:
     assert "1 answer removed" in synth("cache", "clear", "--cache", photos).out
     (photos / "beach.jpg").unlink()
     assert synth("cache", "info", "--cache", photos).code == 0
+
+
+def test_a_longer_budget_searches_again_what_a_shorter_one_ended(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check budgets of one class: with no more time, the answer of the cache stays."""
+    monkeypatch.setattr(answer, "is_first_run", lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(answer, "find_answer", lambda *given: replace(find_answer(*given), stop_reason="budget"))
+        synth(*ASKED, "--out", "one")
+    assert "from the cache" in synth(*ASKED[:-1], "4500ms", "--out", "two").out
+    assert "from the cache" not in synth(*ASKED[:-1], "6s", "--out", "one").out
+
+
+def test_the_check_of_a_library_says_how_more_is_proved(synth: Call) -> None:
+    advice = "asking again with --proof proves them"
+    for options, is_advised in (((), True), (("--proof",), False)):
+        synth(*ASKED, "--out", "one", *options)
+        assert (advice in synth("library", "check", "one").flat) == is_advised

@@ -14,19 +14,25 @@ from click.testing import CliRunner
 
 from emit.formats import verify_file
 from emit.library.checking.check import check_library
-from emit.library.index import load_index
+from emit.library.entry import IndexEntry
+from emit.library.index import index_text, load_index
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
-from synth.app.cli.library.questions import show
+from synth.app.cli.library.questions import pick_, show
 from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
-from synth.app.clusters.placing import unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
+from synth.baselines.vendors import LIBRARIES
 from synth.storage.cache import Cache
+from tests.emit.library.made_indices import entry_row
+from tests.emit.library.test_kept import times, worse
 from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
+from topologies.costed import protocols_of, with_costs
+from topologies.load import load
 
 # In a ring, three consecutive ranks are one problem, whichever of them is in the middle.
 RING = """
@@ -298,21 +304,54 @@ def test_a_task_without_time_has_a_right_file_and_says_so(tmp_path: Path) -> Non
 
 
 def test_a_build_goes_on_with_the_answers_that_the_clock_cut_short(tmp_path: Path) -> None:
-    plan, cache = planned(tmp_path), Cache(tmp_path / "cache")
-    build(plan, tmp_path / "lib", cache, Inline(lambda task: solve(replace(task, limit_s=1e-6))))
+    plan, cache, answers = planned(tmp_path), Cache(tmp_path / "cache"), dict[str, bytes]()
+
+    def hurry(task: Task) -> bytes:
+        return answers.setdefault(task.key, solve(replace(task, limit_s=1e-6)))
+
+    build(plan, tmp_path / "lib", cache, Inline(hurry))
     assert not list(cache.files())
     hurried = {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()}
 
-    def worse(task: Task) -> bytes:
-        answer = unpacked(solve(replace(task, limit_s=1e-6)))
+    def larger_gap(task: Task) -> bytes:
+        answer = unpacked(answers[task.key])
         return replace(answer, gap=answer.gap + 1.0).packed()
 
-    again = build(plan, tmp_path / "lib", Cache(None), Inline(worse))
+    again = build(plan, tmp_path / "lib", Cache(None), Inline(larger_gap))
     assert again.progress.solved == len(list(plan.tasks()))
     assert {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()} == hurried
     whole = build(plan, tmp_path / "lib", cache, Inline())
     assert (whole.progress.kept, whole.remarks) == (0, [])
     assert build(plan, tmp_path / "lib", Cache(None), Inline()).progress.kept == len(plan.shares)
+
+
+def test_a_build_loses_no_file_and_becomes_slower_at_no_size(tmp_path: Path) -> None:
+    """Check it with an answer that lacks a form of calls and is slower, before and after a whole one."""
+    text = RING.replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0-3"').replace("1536K", "1K:64M")
+    plan, lib, answers = planned(tmp_path, text), tmp_path / "lib", dict[str, bytes]()
+
+    def whole(task: Task) -> bytes:
+        return replace(unpacked(solve(task)), cut=True).packed()
+
+    def lacking(task: Task) -> bytes:
+        answer = unpacked(answers.setdefault(task.key, solve(replace(task, limit_s=1e-6))))
+        files = {name: data for name, data in answer.files.items() if "outofplace" not in name}
+        rows = [row for row in answer.rows if row["inplace"]]
+        return replace(answer, rows=rows, files=files, gap=1.0).packed()
+
+    build(plan, lib, Cache(None), Inline(lacking))
+    hurried = times(lib)
+    build(plan, lib, Cache(None), Inline(whole))
+    best = times(lib)
+    assert best.keys() > hurried.keys()
+    assert worse(hurried, best) == []
+    assert worse(best, hurried) != []
+    again = build(plan, lib, Cache(None), Inline(lacking))
+    assert again.progress.kept == 0
+    assert times(lib) == best
+    report = check_library(lib, load_index(lib))
+    assert report.wrong == []
+    assert not report.unproved_files
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
@@ -329,3 +368,46 @@ def test_each_problem_gets_its_share_of_the_seconds(tmp_path: Path, seconds: flo
     assert all(2.0 <= limit_s <= max(2.0, seconds) for limit_s in limits)
     shares = [estimated_s(task) for task in sorted(plan.searches, key=estimated_s, reverse=True)]
     assert limits[0] <= max(2.0, seconds * shares[0] / sum(shares))
+
+
+def test_libraries_at_the_sizes_that_are_asked_for_have_the_costs_of_the_entry(tmp_path: Path) -> None:
+    """Check an entry that is shown at 1 KiB, below the sizes of its build's record."""
+    topology = with_costs(load("dgx-a100"))
+    costs = {"protocols": protocols_of(topology), "source": topology.costs.source if topology.costs else ""}
+    row = entry_row(
+        collective="allgather", topology="dgx-a100", group=[0, 1], communicator=[0, 1], nranks=2, target="mscclpp",
+        file="mscclpp/a.json", costs=costs, shown_bytes=1024, time_us=5.0, bound_us=4.0, gap=1.25, divides=16,
+        curve=[[1024, 5.0, 4.0], [65536, 10.0, 8.0]], libraries={"MSCCL++": {"time_us": 9.0, "vs": 1.8}},
+        answer="a" * 40,
+    )  # fmt: skip
+    (tmp_path / "builds").mkdir()
+    share = {"collective": "allgather", "root": None, "groups": [[0, 1]], "key": "a" * 40, "gap": 1.25, "cut": False}
+    record = {"format": "synth-build-1", "sizes": [65536, 65536], "shares": [share], "left_out": []}
+    (tmp_path / "builds" / "r.json").write_text(json.dumps(record))
+    [entry] = at_asked_sizes([IndexEntry.of(row, tmp_path)])
+    assert (entry.shown_bytes, entry.time_us) == (65536, 10.0)
+    choice = LIBRARIES["MSCCL++"].model(topology, (0, 1)).choose("allgather", 65536)
+    assert entry.row["libraries"]["MSCCL++"]["time_us"] == choice.time_us
+    assert choice.time_us > LIBRARIES["MSCCL++"].model(load("dgx-a100"), (0, 1)).choose("allgather", 65536).time_us
+
+
+@pytest.mark.parametrize(("cut", "low", "why"), [
+    (True, 1024, "NCCL's own algorithm is faster"), (True, 1 << 20, "the time of the build ran out"),
+    (False, 1 << 20, ""),
+])  # fmt: skip
+def test_a_record_says_why_there_is_no_file(tmp_path: Path, cut: bool, low: int, why: str) -> None:
+    (tmp_path / "builds").mkdir()
+    left = {"target": "mscclpp", "refused": "NCCL's own algorithm is faster", "min_bytes": 0, "max_bytes": 2048}
+    share = {"collective": "allgather", "root": None, "groups": [[0, 1]], "key": "a" * 40, "gap": 1.25, "cut": cut}
+    record = {"format": "synth-build-1", "shares": [share | {"unfiled": [left]}], "left_out": []}
+    (tmp_path / "builds" / "r.json").write_text(json.dumps(record))
+    row = entry_row(collective="allgather", group=[0, 1], communicator=[0, 1], nranks=2, target="mscclpp")
+    row |= {"file": "mscclpp/a.json", "min_bytes": 4096, "max_bytes": 8192}
+    (tmp_path / "index.json").write_bytes(index_text([row]))
+    (tmp_path / "mscclpp").mkdir()
+    assert why_no_file(load_index(tmp_path)[0], low, low).startswith(why)
+    assert bool(why_no_file(load_index(tmp_path)[0], low, low)) == bool(why)
+    printed = " ".join(CliRunner().invoke(show, [str(tmp_path)]).output.split())
+    assert "no file (allgather of 0,1, up to 4 KiB): NCCL's own algorithm is faster" in printed
+    picked = " ".join(CliRunner().invoke(pick_, [str(tmp_path), "allgather", "0,1", str(low)]).output.split())
+    assert why in picked
