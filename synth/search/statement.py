@@ -187,12 +187,11 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
           are not known), time_us, vs (its time / this time), vs_low and vs_high (the interval that holds four of five
           measured times), and source_us (its time by its own cost model); the last three are None where they are not
           known. Libraries without a model of the question are missing.
-        - vs_healthy: This time / the time on the healthy network; None where no part is dead or slow.
+        - vs_healthy, vs_healthy_range: See `_against_healthy`; None where no part is dead or slow.
     """
     bound_us, witness = result.bound.at(size)
     baselines_us = [a.time_us(size) for a in result.baselines]
     optimal = time_us / bound_us <= OPTIMAL
-    healthy_us = result.healthy.fastest(size).time_us(size) if result.healthy and result.healthy.ranges else None
     return {
         "shown_bytes": size,
         "time_us": time_us,
@@ -206,9 +205,39 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
             for name in LIBRARIES
             if isinstance(choice := result.library(name, size), LibraryChoice)
         },
-        # An algorithm for the damaged network is one for the healthy network too.
-        "vs_healthy": None if healthy_us is None else max(1.0, time_us / healthy_us),
+        **_against_healthy(result, time_us, size, bound_us),
     }
+
+
+def _against_healthy(result: SearchResult, time_us: float, size: int, bound_us: float) -> dict[str, Any]:
+    """Return the keys of a row that compare its time with the healthy network, where two short searches may mislead.
+
+    Where both have the same group, an algorithm for the damaged network is one for the healthy network too, so that the
+    faster of both counts there. If a rank is dead, the healthy network's group may have more ranks.
+
+    Args:
+        result: The search result.
+        time_us: The row's time in µs.
+        size: The message size in bytes.
+        bound_us: The bound on the damaged network in µs.
+
+    Returns:
+        A dictionary with these keys, both None without an answer for the healthy network:
+
+        - vs_healthy: This time / the time on the healthy network.
+        - vs_healthy_range: The least and the greatest ratio that the optimal times of both networks can have, by the
+          times and bounds that are known: this bound / that time, and this time / that bound.
+    """
+    healthy = result.healthy
+    if healthy is None or not healthy.ranges:
+        return {"vs_healthy": None, "vs_healthy_range": None}
+    healthy_us, least = healthy.fastest(size).time_us(size), 0.0
+    if healthy.problem.group == result.problem.group:
+        healthy_us, least = min(healthy_us, time_us), 1.0
+    ratio = time_us / healthy_us
+    # Times of vendor libraries can be below our bounds.
+    low, high = min(ratio, bound_us / healthy_us), max(ratio, time_us / healthy.bound.at(size)[0])
+    return {"vs_healthy": ratio, "vs_healthy_range": [max(least, low), high]}
 
 
 def beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
@@ -284,6 +313,8 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
         - time_slots: What dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver.
         - out_of_reach: Faster schedules for which the executor can hold no program: bytes, chunks, time_us, gap,
           refused.
+        - healthy: The search on the healthy network with which rows are compared: its group, and ended, as below; None
+          without one.
         - engine: The engine that was named, or auto.
         - other_engines: Engines that found some of the algorithms although another was named.
         - impossible: Why no schedule of the pinned shape exists, where that is proved.
@@ -315,6 +346,8 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
             for claim in result.slots
         ],
         "out_of_reach": _out_of_reach(result),
+        "healthy": result.healthy
+        and {"group": list(result.healthy.problem.group), "ended": result.healthy.stop_reason},
         "engine": result.engine,
         "other_engines": list(result.other_engines),
         "impossible": result.impossible,
