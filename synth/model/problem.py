@@ -393,7 +393,7 @@ def _check_connected(problem: Problem) -> None:
     if strongly_connected(net.nranks, net.src, net.dst):
         return
     joined = "add relays that join the group: --relay"
-    disconnected = f"the topology {topology.name} is disconnected; synth topo check shows which --group is not"
+    disconnected = f"the topology {topology.name} is disconnected; synth topo check names connected ranks"
     if net.nranks > _MANY:  # Finding the pairs would take a table of all pairs.
         advice = disconnected if _is_disconnected(problem) else f"{joined} all"
         raise InputError(
