@@ -222,3 +222,16 @@ def test_sizes_without_data_to_send_are_refused(collective: str, sizes: list[Any
 def test_an_unknown_target_is_refused_with_all_right_words() -> None:
     with pytest.raises(InputError, match=r"one of auto, none, executor-nccl, .*; did you mean msccl or mscclpp\?"):
         synth.synthesize("allgather", "ring:4", target="msccl++")
+
+
+def test_a_pattern_of_a_file_is_a_collective(tmp_path: Path) -> None:
+    """Check that the name of the command leads to the function that reads a pattern's file."""
+    with pytest.raises(InputError, match=r'must be synth\.read_pattern\("FILE\.toml"\)'):
+        synth.synthesize("pattern", "ring:4")
+    with pytest.raises(InputError, match="path"):
+        synth.read_pattern(5)  # type: ignore[arg-type]
+    (tmp_path / "shift.toml").write_text('name = "shift"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [1]\n')
+    pattern = synth.read_pattern(tmp_path / "shift.toml")
+    assert isinstance(pattern, synth.Collective)
+    answer = synth.synthesize(pattern, "ring:4", size="1M", engine="route")
+    assert repr(answer.result.problem) == "<shift on 4 ranks of ring:4, 1 chunk a block>"
