@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
+from synth.model.sizes import parse_size
 from synth.model.text import (
     FITTED,
     format_comparison,
@@ -308,7 +309,9 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
         of_all = "" if outlook["one_size"] else " of all sizes"
         largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} at {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
-            largest_gap += f" (--size {size} searches there only)"
+            is_exact = "." not in size and parse_size(size, "size") == outlook["bytes"]
+            exact = size if is_exact else str(outlook["bytes"])
+            largest_gap += f" (--size {exact} searches there only)"
     # Without a gap, all rows are vendor libraries' own, below our bounds.
     is_optimal = outlook["gap"] is not None and not largest_gap
     nothing = "nothing, all is proved optimal" if is_optimal else "nothing, every engine has ended"

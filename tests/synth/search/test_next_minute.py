@@ -5,6 +5,7 @@ from __future__ import annotations
 from synth.app.present.table import format_next_minute
 from synth.engines.request import Options
 from synth.model.problem import make_problem
+from synth.model.sizes import parse_size
 from synth.search.plans import SearchPlan, Stage
 from synth.search.search import search
 from synth.search.statement import statement
@@ -37,3 +38,11 @@ def test_the_largest_gap_is_named(workers: Workers) -> None:
     assert format_next_minute(next_minute | {"engines": ["lns", "flow"]}).startswith(
         "next minute: engine lns then flow ·"
     )
+
+
+def test_the_size_to_search_at_is_one_that_the_option_takes() -> None:
+    """Check sizes that the text rounds or that it states with a fraction: ends of ranges are such sizes."""
+    outlook = {"engines": [], "window_bytes": None, "one_size": False, "gap": 1.5}
+    for size in (1 << 15, 37376, 106750):
+        line = format_next_minute({**outlook, "bytes": size})
+        assert parse_size(line.partition("--size ")[2].partition(" ")[0], "size") == size
