@@ -14,7 +14,7 @@ from emit.findings import Findings
 from emit.program import FIFO_DEPTH, FREE_SLOTS, OPS, Program
 from synth.model.registry import KINDS, CollectiveKind, find_kind
 from synth.search.settings import AUTO, TargetSettings
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:  # The command line lists targets before it loads NumPy.
     from synth.model.problem import Problem
@@ -288,10 +288,23 @@ TARGETS: dict[str, Target] = {
 USUAL_LIMITS = TARGETS["executor-nccl"].limits
 
 
-def target_named(name: str) -> Target:
-    """Return the target with a name; raise InputError if there is none."""
+def right_target(name: str, others: Sequence[str] = ()) -> str:
+    """Return the end of an error on an unknown target: the right words, and which of them `name` may stand for.
+
+    Args:
+        name: The wrong name.
+        others: Words that are right too, such as "auto".
+    """
+    names = [*others, *TARGETS]
+    containing = [target for target in TARGETS if name and name in target]
+    similar = f"; did you mean {' or '.join(containing)}?" if containing else did_you_mean(name, names, "; ")
+    return f"it must be one of {', '.join(names)}{similar}"
+
+
+def target_named(name: str, others: Sequence[str] = ()) -> Target:
+    """Return the target with a name; raise InputError if there is none, which also names the right words `others`."""
     if name not in TARGETS:
-        raise InputError(f"target {name!r}: is not known; it must be one of {', '.join(TARGETS)}")
+        raise InputError(f"target {name[:40]!r}: is not known; {right_target(name, others)}")
     return TARGETS[name]
 
 

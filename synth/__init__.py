@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
+    from synth.model.collective import Collective
+    from synth.model.pattern import read_pattern
     from synth.reconfiguration.search import search_changes
     from synth.reconfiguration.states import read_states
     from topologies.errors import InputError
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Collective",
     "Goal",
     "InputError",
     "LibraryCall",
@@ -48,12 +51,14 @@ __all__ = [
     "load",
     "load_library",
     "mscclpp_plan_dir",
+    "read_pattern",
     "read_states",
     "search_changes",
     "synthesize",
 ]
 
 _MODULES = {
+    "Collective": "synth.model.collective",
     "Goal": "emit.goal",
     "InputError": "topologies.errors",
     "LibraryCall": "emit.library",
@@ -67,6 +72,7 @@ _MODULES = {
     "load": "synth.app.sends",
     "load_library": "emit.library",
     "mscclpp_plan_dir": "emit.library.selection.shim_plans",
+    "read_pattern": "synth.model.pattern",
     "read_states": "synth.reconfiguration.states",
     "search_changes": "synth.reconfiguration.search",
     "synthesize": "synth.app.synthesis",

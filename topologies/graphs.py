@@ -110,8 +110,8 @@ def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
 
     A node is a rank unless its `kind` is "switch". Ranks have the order in which the nodes were added, also where nodes
     are integers, or that of their `rank` where all have one. An edge has `gbs` (GB/s) and `alpha_us`; an attribute that
-    no edge has is assumed. Edges without a direction go both ways, the bandwidths of parallel edges are added, and
-    edges from a node to itself are ignored. The head of this module has all attributes.
+    no edge has is assumed. Edges without a direction go both ways, the bandwidths of parallel edges are added, and an
+    edge from a node to itself is refused. The head of this module has all attributes.
 
     Args:
         graph: The graph, directed or not, with parallel edges or without.
@@ -206,6 +206,9 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         if isinstance(value := attributes.get(key), str) and re.fullmatch(pattern, value)
     }
     device |= {key: _device_figure(attributes, key, origin, most) for key, most in _DEVICE_FIGURES}
+    summary = " ".join(str(attributes.get("summary", "")).split())
+    if "gbs" in assumed:
+        summary = f"{summary or f'{len(ranks)} ranks'}, {assumed['gbs']:g} GB/s a link assumed"
     topology = Topology(
         name=str(attributes.get("name") or Path(origin).stem)[:200] or "graph",
         nranks=len(ranks),
@@ -219,7 +222,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         alpha_assumed=bool(attributes.get("alpha_assumed")) or not stated["alpha_us"],
         nodes=np.array(chassis if has_chassis else [], dtype=np.int64),
         **device,
-        summary=" ".join(str(attributes.get("summary", "")).split()),
+        summary=summary,
         source=" ".join(str(attributes.get("source", "")).split()),
         switch_ops=tuple(_switch_ops(data, switches, origin)),
     )
@@ -257,8 +260,8 @@ def _links(
 ) -> tuple[dict[tuple[int, int], list[float]], dict[str, set[tuple[int, int]]]]:
     """Return [GB/s, α in µs, index into KINDS] of each link by its ends, and by the name of each limit its links' ends.
 
-    Parallel edges become one link with the sum of their GB/s, the largest α and the first one's kind. Edges from a node
-    to itself are ignored, and edges without a direction give two links.
+    Parallel edges become one link with the sum of their GB/s, the largest α and the first one's kind. Edges without
+    a direction give two links.
 
     Args:
         graph: The graph.
@@ -267,14 +270,17 @@ def _links(
         origin: Name of the graph in errors.
 
     Raises:
-        InputError: An edge lacks a figure that others state, or its figure or kind of link is wrong.
+        InputError: An edge leads to its own node, lacks a figure that others state, or has a wrong one or a wrong kind.
     """
     figures_of_pair: dict[tuple[int, int], list[float]] = {}
     members: dict[str, set[tuple[int, int]]] = {}
     for a, b, values in graph.edges(data=True):
-        if a == b:
-            continue
         where = f"{origin}: edge {_name(a)} to {_name(b)}"
+        if a == b:
+            raise InputError(f"{where}: leads to its own node; it must be between two different nodes")
+        lacking = next((key for key in _ASSUMED if key not in values and key not in assumed), None)
+        if lacking is not None:
+            raise InputError(f"{where}: has no {lacking}, which other edges have; it must be on all edges or on none")
         gbs, alpha = (_figure(values, key, where, assumed.get(key)) for key in _ASSUMED)
         link = str(values.get("link", KINDS[0]))
         check_choice(link, KINDS, where, "kind of link")

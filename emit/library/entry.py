@@ -28,6 +28,7 @@ _MOST_ISOMORPHIC = 100_000  # groups of an entry; a cluster file may name as man
 _MOST = (1 << 63) - 1  # the largest size that executors' readers take
 _MOST_US = 1e18
 NO_END = 1 << 63  # exceeds all sizes
+_RANGE = "vs_healthy_range"
 _RATIOS = "vs", "vs_low", "vs_high"
 _WORST = "bytes", "time_us", "bound_us", "gap"
 _MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # fields of each of the `groups`
@@ -187,6 +188,7 @@ class IndexEntry:
         if self.shown_bytes is not None and figures and not first <= self.shown_bytes <= last:
             shown = min(figures, key=lambda figure: abs(figure["bytes"] - self.shown_bytes))
             changes |= {"shown_bytes": shown["bytes"], "vs_baseline": None, "libraries": None}
+            changes |= {"vs_healthy": None, _RANGE: None}
             changes |= {"optimal": None, "proof": None}  # Another witness may prove the bound there.
             changes |= {name: shown[name] for name in _WORST[1:]}
         return replace(self.restated(**changes), asked=(low, high))
@@ -364,6 +366,9 @@ def check_types(table: Fields) -> None:
             table.fail(key, "must be a text of at most 4000 printable characters")
     for key in stated_keys & {"time_us", "bound_us", "gap", "vs_baseline", "vs_healthy"}:
         table.number(key, 0.0, _MOST_US, "µs or as a ratio")
+    ends = [1.0, 1.0] if table.values.get(_RANGE) is None else table.values[_RANGE]
+    if not (isinstance(ends, list) and len(ends) == 2 and all(map(is_figure, ends))):
+        table.fail(_RANGE, f"is {shown(ends)}; it must be two positive numbers or null")
     padding = table.values.get("padding", 0.0)
     if type(padding) not in (int, float) or not 0 <= padding < 1:
         table.fail("padding", f"is {shown(padding)}; it must be a number from 0 to below 1")

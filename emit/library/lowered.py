@@ -94,6 +94,10 @@ class Lowered:
             return True
         return divides_usual(self.divides, self.cells, self.target, int(size_bytes))
 
+    def unit_bytes(self, _size_bytes: float) -> int:
+        """Return the number of bytes of which sizes that it serves, except powers of two, are multiples."""
+        return 1 if self.common.padding or self.scale != 1.0 else self.divides
+
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """Return the sizes (smallest, largest) in bytes that an executor sees if the problem's are `low` to `high`.
 
@@ -177,6 +181,10 @@ class LoweredBySize:
     def serves(self, size_bytes: float) -> bool:
         """Return True if the fastest program for a size is for messages of about that size (see `Lowered.serves`)."""
         return self._for(size_bytes).serves(size_bytes)
+
+    def unit_bytes(self, size_bytes: float) -> int:
+        """Return the `unit_bytes` of the fastest program for a size."""
+        return self._for(size_bytes).unit_bytes(size_bytes)
 
     def able(self, size_bytes: float) -> list[Lowered]:
         """Return the programs that may run messages of `size_bytes`: up to LL_MOST_BYTES only `small`.

@@ -16,7 +16,15 @@ from emit.library.by_size import by_size
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.library.program_maker import ProgramMaker
 from emit.program import FIFO_DEPTH
-from emit.targets import LL_MOST_BYTES, check_overlap, choose_protocol, on_devices, target_for, usual_target
+from emit.targets import (
+    LL_MOST_BYTES,
+    check_overlap,
+    choose_protocol,
+    on_devices,
+    target_for,
+    target_named,
+    usual_target,
+)
 from synth.model.common_chunk import CommonChunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
@@ -369,6 +377,8 @@ def executor_for(problem: Problem, settings: TargetSettings, size: int | None = 
         if settings.sms is not None or settings.scratch_limit is not None:
             raise InputError("target none: there are no files, which --sms and --scratch-limit limit; leave them out")
         return None
+    if settings.name != AUTO:
+        target_named(settings.name, (AUTO, NONE))
     try:
         target_for(problem, settings.name)
     except InputError:

@@ -40,7 +40,7 @@ def make_question(arguments: QuestionArguments) -> Question:
 
     If the target's files cannot express operations of switches, or the costs do not cover them, the question is for
     switches that only forward, and it states why. With dead or slow parts it also has the problem on the healthy
-    network.
+    network: of the same group if the arguments name it (or the sizes of its blocks), otherwise of all ranks.
 
     Raises:
         InputError: An argument cannot be right, or the target cannot express the question; the message is one line.
@@ -63,8 +63,17 @@ def make_question(arguments: QuestionArguments) -> Question:
     relays = relay_ranks(healthy, dead, relay, members)
     check_budget(healthy, 0, options.budget_s, len(members) + len(relays))
 
-    def problem_on(variant: Topology) -> Problem:
-        """Return the problem on a topology, or its quotient if it has one that can express what is pinned."""
+    is_group_stated = group is not None or sizes is not None or isinstance(name, Collective)
+    all_members = members if is_group_stated else list(range(healthy.nranks))
+
+    def problem_on(variant: Topology, members: list[int] = members, relays: list[int] = relays) -> Problem:
+        """Return the problem on a topology, or its quotient if it has one that can express what is pinned.
+
+        Args:
+            variant: The topology.
+            members: Ranks that take part; by default those that are alive.
+            relays: Ranks that forward; by default those that are alive.
+        """
         quotient, is_plain = None, (options.steps, options.rounds, root) == (None, None, None)
         if isinstance(name, str) and is_plain:
             quotient = quotient_question(variant, parse_name(name), members, relays, options.chunks)
@@ -89,7 +98,8 @@ def make_question(arguments: QuestionArguments) -> Question:
         problem = problem_on(without_switch_ops(topology))
     if why_switches_forward and options.engine == "switch":
         raise InputError(f"--engine switch: {why_switches_forward}")
-    return Question(problem, options, settings, problem_on(healthy) if is_hurt else None, why_switches_forward)
+    undamaged = problem_on(healthy, all_members, relay_ranks(healthy, (), relay, all_members)) if is_hurt else None
+    return Question(problem, options, settings, undamaged, why_switches_forward)
 
 
 def block_sizes(arguments: QuestionArguments) -> Floats | None:

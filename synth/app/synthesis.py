@@ -377,7 +377,7 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
     """Find the best algorithms of a collective on a topology.
 
     Args:
-        collective: A name (torch's spellings too) or a Collective.
+        collective: A name (torch's spellings too), or a Collective, as `read_pattern` returns it for a pattern's file.
         topo: A machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
         group: Ranks that take part, in order, or text as on the command line (`0,2,4-7`); None for all ranks.
         relay: Ranks outside the group that may forward: "none", "all" or ranks.

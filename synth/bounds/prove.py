@@ -62,7 +62,8 @@ class Bound:
     def documents(self) -> list[dict[str, Any]]:
         """Return each witness as values for JSON: it proves base_us + bytes × us_per_byte, at most cap_us.
 
-        The keys are kind, text, base_us, us_per_byte, cap_us (None without a cap) and, where it has one, protocol.
+        Witnesses that prove nothing are left out, unless all are such. The keys are kind, text, base_us,
+        us_per_byte, cap_us (None without a cap) and, where it has one, protocol.
         """
         return [
             {
@@ -73,7 +74,7 @@ class Bound:
                 "cap_us": None if w.cap_us == _NEVER else w.cap_us,
             }
             | ({"protocol": w.protocol} if w.protocol else {})
-            for w in self.witnesses
+            for w in [w for w in self.witnesses if w.base_us > 0 or w.per_byte_us > 0] or self.witnesses
         ]
 
     def merged(self, witnesses: Iterable[Witness]) -> Bound:

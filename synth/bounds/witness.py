@@ -102,9 +102,9 @@ class Witness(ABC):
     def refusal(self, why: str) -> BadWitness:
         """Return, and do not raise, the error for a witness that proves nothing.
 
-        Its line has the kind, the text and `why`.
+        Its line has the kind, unless the text names it, the text and `why`.
         """
-        return BadWitness(f"{self.kind} {self.text}: {why}")
+        return BadWitness(f"{self.text if self.kind in self.text else f'{self.kind} {self.text}'}: {why}")
 
     def check_size(self, size_bytes: float) -> None:
         """Raise BadWitness unless a message size is a number of bytes from 1 to 10¹⁸."""

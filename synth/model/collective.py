@@ -514,7 +514,10 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
 
     (pre, in_index), (post, out_index) = kept_rows(even.pre), kept_rows(even.post)
     if np.array_equal(pre, post):  # No chunk is wanted where it is not held.
-        raise InputError(f"{kind.name}: every size between two ranks is 0; it must be more for at least one pair")
+        if kind.by_pair:
+            raise InputError(f"{kind.name}: every size between two ranks is 0; it must be more for at least one pair")
+        lacking = "no rank but the root has data" if table.any() else "every size is 0"
+        raise InputError(f"{kind.name}: {lacking}; at least one {'other ' if table.any() else ''}rank must have data")
     return make_collective(
         kind.name,
         len(table),

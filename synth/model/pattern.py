@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from synth.model.collective import Collective, Floats, Ints, make_collective
+from synth.model.numbers import as_folder, taking
 from synth.model.registry import parse_name
 from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS
 from topologies.errors import InputError
@@ -62,8 +63,9 @@ class _PatternEntry:
     count: int
 
 
+@taking('synth.read_pattern("halo.toml")')
 def read_pattern(path: str | Path) -> Collective:
-    """Read the collective of a pattern file, with one chunk a block and its root at position 0.
+    """Return the collective of a pattern file, with one chunk a block and its root at position 0.
 
     The message size is the largest sum of weights that a position holds before (its fullest send buffer, the
     same data once); a chunk's fraction is its weight over that. Chunks are numbered in file order, and so are
@@ -76,6 +78,7 @@ def read_pattern(path: str | Path) -> Collective:
     Raises:
         InputError: The file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
+    path = path if isinstance(path, str | Path) else as_folder(path, "path")
     text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
     top = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")
     top.only(_TOP)

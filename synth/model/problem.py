@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints, in_chunks, named, subdivided
-from synth.model.text import format_spans
+from synth.model.text import format_count, format_spans
 from topologies.arrays import reachable, strongly_connected
 from topologies.costed import protocols_of
 from topologies.costs import ANY
@@ -88,6 +88,11 @@ class Problem:
     network: Network
     quotient: Quotient | None = None
     allowed_holders: AllowedHolders | None = None
+
+    def __repr__(self) -> str:
+        """Return the question and the number of chunks in one line."""
+        ranks, chunks = format_count(len(self.group), "rank"), format_count(self.collective.chunks, "chunk")
+        return f"<{self.collective.name} on {ranks} of {self.topology.name}, {chunks} a block>"
 
     @property
     def nranks(self) -> int:
@@ -393,7 +398,7 @@ def _check_connected(problem: Problem) -> None:
     if strongly_connected(net.nranks, net.src, net.dst):
         return
     joined = "add relays that join the group: --relay"
-    disconnected = f"the topology {topology.name} is disconnected; synth topo check shows which --group is not"
+    disconnected = f"the topology {topology.name} is disconnected; synth topo check names connected ranks"
     if net.nranks > _MANY:  # Finding the pairs would take a table of all pairs.
         advice = disconnected if _is_disconnected(problem) else f"{joined} all"
         raise InputError(

@@ -217,4 +217,6 @@ def parse_name(text: str) -> str:
     for row in KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
+    if plain == "pattern":
+        raise InputError('collective: a pattern is a file of yours; it must be synth.read_pattern("FILE.toml")')
     raise InputError(f"collective: {text[:24]!r} is not known; {right_name(plain, list(KINDS), 'synth --help')}")

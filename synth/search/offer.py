@@ -29,6 +29,9 @@ class Execution(Protocol):
     def serves(self, size_bytes: float) -> bool:
         """Return whether the executor takes messages of about a size in bytes; its files take only multiples."""
 
+    def unit_bytes(self, size_bytes: float) -> int:
+        """Return the number of bytes of which served messages of about a size, no power of two, are multiples."""
+
 
 @dataclass(frozen=True, eq=False)
 class Offer:
@@ -84,6 +87,10 @@ class Offer:
         Without a program, the size must be at least `least_size`; a program states it itself.
         """
         return size_bytes >= self.least_size if self.execution is None else self.execution.serves(size_bytes)
+
+    def unit_bytes(self, size_bytes: float) -> int:
+        """Return the number of bytes of which served messages of about a size, no power of two, are multiples."""
+        return 1 if self.execution is None else self.execution.unit_bytes(size_bytes)
 
     def taken_us(self, size_bytes: int) -> float:
         """Return the time at a size in µs; inf for a size that the executor's files do not take.

@@ -17,7 +17,8 @@ class Question:
         problem: The problem with one chunk a block, on the topology with its dead and slow parts and its costs.
         options: What is pinned, the budget and the seed.
         settings: The target and its limits.
-        healthy: The same problem without dead and slow parts; None if there are no such parts.
+        healthy: The problem without dead and slow parts, of all ranks unless a group was named; None if there are no
+            such parts.
         why_switches_forward: Why the problem's switches only forward although the topology's can do more; "" if they do
             all they can.
     """

@@ -15,7 +15,8 @@ from synth.engines.request import StepClaim
 from synth.model.pairs import count_pairs, ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, describe_alpha, question
 from synth.model.text import format_count
-from synth.search.offer import Offer
+from synth.search.frontier import POWERS
+from synth.search.offer import Offer, changes_to_the_byte, partition
 from synth.search.pool import WORTH_SAYING
 from synth.search.result import SearchResult
 
@@ -61,7 +62,9 @@ def row(result: SearchResult, served: Offer) -> dict[str, Any]:
         "min_bytes": served.low,
         "max_bytes": served.high,
         **compare(result, served.time_us(served.shown), served.shown, lambda: _regime(result, served)),
-        **over_sizes(result, served.taken_us, served.low, served.high, served.shown, _spacing(served)),
+        **over_sizes(
+            result, served.taken_us, served.low, served.high, served.shown, _spacing(served), served.unit_bytes
+        ),
     }
     if served.library:  # A library's own model may count less than our bounds do.
         proof = result.bound.at(served.shown)[1].text
@@ -71,7 +74,13 @@ def row(result: SearchResult, served: Offer) -> dict[str, Any]:
 
 
 def over_sizes(
-    result: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, spacing: int
+    result: SearchResult,
+    time_us: TimeAt,
+    low: int,
+    high: int | None,
+    shown: int,
+    spacing: int,
+    unit_bytes: Callable[[int], int] = lambda _: 1,
 ) -> OverSizes:
     """Return `worst` and `curve` of a row.
 
@@ -83,48 +92,75 @@ def over_sizes(
         low: Smallest size of the range in bytes.
         high: Largest size of the range in bytes; None where there is no end.
         shown: The size in bytes for which the row is shown.
-        spacing: Which powers of two are timed: 1 for all, and the range's ends too; n for every n-th one; 0 for none,
-            so that only the shown size is.
+        spacing: Which powers of two are timed: 1 for all, and the sizes of `_between_powers` too; n for every n-th one;
+            0 for none, so that only the shown size is.
+        unit_bytes: Function from a size in bytes to the number of bytes of which served sizes near it are multiples.
 
     Returns:
         A dictionary with two keys:
 
-        - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size, the range's ends
-          and the sizes of `curve` in the range.
-        - curve: Lists [bytes, time_us, bound_us] at powers of two over all sizes, outside the range too, ascending;
-          empty without spacing.
+        - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size and the sizes of
+          `curve` in the range.
+        - curve: Lists [bytes, time_us, bound_us], ascending: at powers of two over all sizes, outside the range too,
+          and in the range at its ends and where another witness begins to prove the bound; empty without spacing.
+          With spacing 1, between two of these sizes that are in the range one witness counts, whose limit is a line up
+          to its cap, so that the bound is at least what interpolation says.
     """
-    sizes: set[int] = {shown}
-    last = LARGEST if high is None else high
+    sizes: set[int] = set()
     if spacing:
         sizes |= {1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), spacing)}
     if spacing == 1:
-        sizes |= {size for size in (low, last) if SMALLEST <= size <= LARGEST}
-    time_at_size = {size: time_us(size) for size in sorted(sizes)}
+        sizes |= _between_powers(result, low, high, unit_bytes)
+    time_at_size = {size: time_us(size) for size in sorted({*sizes, shown})}
     figures_at_size = {size: (us, result.bound.at(size)[0]) for size, us in time_at_size.items() if us < np.inf}
+    last = LARGEST if high is None else high
     sizes_in_range = [size for size in figures_at_size if low <= size <= last or size == shown]
     size = max(sizes_in_range, key=lambda size: figures_at_size[size][0] / figures_at_size[size][1])
     worst_us, bound_us = figures_at_size[size]
     return {
         "worst": {"bytes": size, "time_us": worst_us, "bound_us": bound_us, "gap": max(1.0, worst_us / bound_us)},
-        "curve": [[size, *figures] for size, figures in figures_at_size.items() if spacing and size & size - 1 == 0],
+        "curve": [[size, *figures] for size, figures in figures_at_size.items() if size in sizes],
     }
 
 
-def _spacing(served: Offer) -> int:
-    """Return the spacing of the sizes at which an offer is timed, as `over_sizes` takes it; the more sends, the fewer.
+def _between_powers(result: SearchResult, low: int, high: int | None, unit_bytes: Callable[[int], int]) -> set[int]:
+    """Return the sizes of a range, no powers of two, at which a gap can be largest; each is one that a file can serve.
 
-    A long program that serves one size is timed at that size only.
+    They are the ends of the range, and the last and the first size of neighbouring witnesses: before such a change the
+    bound mostly rises more slowly than after it. Where files serve only multiples of a unit, each is replaced by the
+    nearest such size on its side.
+
+    Args:
+        result: The search result, whose bound counts.
+        low: Smallest size of the range in bytes.
+        high: Largest size of the range in bytes; None where there is no end.
+        unit_bytes: As for `over_sizes`.
     """
-    algorithm = served.algorithm
-    sends = count_pairs(algorithm.problem.network, algorithm.schedule.link)
-    is_long_program = served.execution is not None and sends > _LONG_PROGRAM
-    return 0 if is_long_program and served.low == served.high else spacing_for(sends)
+    first, last = max(low, SMALLEST), LARGEST if high is None else min(high, LARGEST)
+    if first > last:
+        return set()
+    inside = [size for power in POWERS for size in (power, power + power // 2) if first < size < last]
+    samples = [(size, result.bound.at(size)[1]) for size in sorted({first, *inside, last})]
+    changes = changes_to_the_byte(lambda size: result.bound.at(size)[1])
+    starts = [start for _, start, _ in partition(first, last, samples, changes)]
+    ends = [*(start - 1 for start in starts[1:]), last]
+    sizes = {-(-size // unit_bytes(size)) * unit_bytes(size) for size in starts}
+    sizes |= {size // unit_bytes(size) * unit_bytes(size) for size in ends}
+    return {size for size in sizes if first <= size <= last}
 
 
-def spacing_for(sends: int) -> int:
-    """Return the spacing of the sizes at which an algorithm of so many sends is timed, as `over_sizes` takes it."""
-    if sends > _LONG:
+def _spacing(served: Offer) -> int:
+    """Return the spacing of the sizes at which an offer is timed, as `over_sizes` takes it."""
+    sends = count_pairs(served.algorithm.problem.network, served.algorithm.schedule.link)
+    return spacing_for(sends, served.execution is not None, served.low == served.high)
+
+
+def spacing_for(sends: int, is_program: bool, is_one_size: bool) -> int:
+    """Return the spacing of the sizes at which a schedule or a program is timed, as `over_sizes` takes it.
+
+    It is the wider, the more sends there are. A long program that serves one size is timed at that size only.
+    """
+    if sends > _LONG or (is_program and is_one_size and sends > _LONG_PROGRAM):
         return 0
     return 1 if sends <= _MANY else _SPREAD
 
@@ -151,12 +187,11 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
           are not known), time_us, vs (its time / this time), vs_low and vs_high (the interval that holds four of five
           measured times), and source_us (its time by its own cost model); the last three are None where they are not
           known. Libraries without a model of the question are missing.
-        - vs_healthy: This time / the time on the healthy network; None where no part is dead or slow.
+        - vs_healthy, vs_healthy_range: See `_against_healthy`; None where no part is dead or slow.
     """
     bound_us, witness = result.bound.at(size)
     baselines_us = [a.time_us(size) for a in result.baselines]
     optimal = time_us / bound_us <= OPTIMAL
-    healthy_us = result.healthy.fastest(size).time_us(size) if result.healthy and result.healthy.ranges else None
     return {
         "shown_bytes": size,
         "time_us": time_us,
@@ -170,9 +205,39 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
             for name in LIBRARIES
             if isinstance(choice := result.library(name, size), LibraryChoice)
         },
-        # An algorithm for the damaged network is one for the healthy network too.
-        "vs_healthy": None if healthy_us is None else max(1.0, time_us / healthy_us),
+        **_against_healthy(result, time_us, size, bound_us),
     }
+
+
+def _against_healthy(result: SearchResult, time_us: float, size: int, bound_us: float) -> dict[str, Any]:
+    """Return the keys of a row that compare its time with the healthy network, where two short searches may mislead.
+
+    Where both have the same group, an algorithm for the damaged network is one for the healthy network too, so that the
+    faster of both counts there. If a rank is dead, the healthy network's group may have more ranks.
+
+    Args:
+        result: The search result.
+        time_us: The row's time in µs.
+        size: The message size in bytes.
+        bound_us: The bound on the damaged network in µs.
+
+    Returns:
+        A dictionary with these keys, both None without an answer for the healthy network:
+
+        - vs_healthy: This time / the time on the healthy network.
+        - vs_healthy_range: The least and the greatest ratio that the optimal times of both networks can have, by the
+          times and bounds that are known: this bound / that time, and this time / that bound.
+    """
+    healthy = result.healthy
+    if healthy is None or not healthy.ranges:
+        return {"vs_healthy": None, "vs_healthy_range": None}
+    healthy_us, least = healthy.fastest(size).time_us(size), 0.0
+    if healthy.problem.group == result.problem.group:
+        healthy_us, least = min(healthy_us, time_us), 1.0
+    ratio = time_us / healthy_us
+    # Times of vendor libraries can be below our bounds.
+    low, high = min(ratio, bound_us / healthy_us), max(ratio, time_us / healthy.bound.at(size)[0])
+    return {"vs_healthy": ratio, "vs_healthy_range": [max(least, low), high]}
 
 
 def beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
@@ -248,6 +313,8 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
         - time_slots: What dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver.
         - out_of_reach: Faster schedules for which the executor can hold no program: bytes, chunks, time_us, gap,
           refused.
+        - healthy: The search on the healthy network with which rows are compared: its group, and ended, as below; None
+          without one.
         - engine: The engine that was named, or auto.
         - other_engines: Engines that found some of the algorithms although another was named.
         - impossible: Why no schedule of the pinned shape exists, where that is proved.
@@ -279,6 +346,8 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
             for claim in result.slots
         ],
         "out_of_reach": _out_of_reach(result),
+        "healthy": result.healthy
+        and {"group": list(result.healthy.problem.group), "ended": result.healthy.stop_reason},
         "engine": result.engine,
         "other_engines": list(result.other_engines),
         "impossible": result.impossible,

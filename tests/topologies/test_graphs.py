@@ -195,3 +195,17 @@ def test_symmetries_are_isomorphisms(spec: str) -> None:
 
     first = {rank: next(candidate for candidate in ranks if carries(candidate, rank)) for rank in ranks}
     assert orbits == {frozenset(r for r in ranks if first[r] == first[rank]) for rank in ranks}
+
+
+def test_edges_that_are_no_links_are_refused_with_what_is_wrong() -> None:
+    for edges, message in (
+        ([(0, 1, {}), (1, 1, {})], "graph: edge 1 to 1: leads to its own node"),
+        ([(0, 1, {"alpha_us": 1}), (1, 2, {})], "graph: edge 1 to 2: has no alpha_us, which other edges have"),
+    ):
+        with pytest.raises(InputError, match=message):
+            from_networkx(nx.Graph(edges))
+
+
+def test_an_assumed_bandwidth_stands_in_the_summary() -> None:
+    assert from_networkx(nx.cycle_graph(5)).summary == "5 ranks, 50 GB/s a link assumed"
+    assert from_networkx(nx.Graph([(0, 1, {"gbs": 9})])).summary == ""

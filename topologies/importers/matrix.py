@@ -15,6 +15,14 @@ LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _NAMES = ("switch", "switches", "bridge", "socket", "machine")
 
 
+def assumed_pcie(node: Node) -> str:
+    """Return which figures of a node's PCIe links are assumed, as text; that of sockets only if it joins some."""
+    rates_of = [f"{rates.USUAL_PCIE_GBS:.3g} GB/s a device"]
+    if any(name.startswith(_NAMES[-1]) for pair in node.pcie for name in pair if isinstance(name, str)):
+        rates_of.append(f"{rates.USUAL_SMP_GBS:g} GB/s a socket")
+    return f"{' and '.join(rates_of)} {'are' if len(rates_of) > 1 else 'is'} assumed"
+
+
 def place_pcie(node: Node, nearness: Mapping[tuple[Vertex, Vertex], int], gbs: float) -> None:
     """Add the switches, host bridges and sockets above the devices to a node's PCIe links.
 

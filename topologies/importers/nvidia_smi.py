@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 
 from topologies.errors import InputError
 from topologies.importers import rates
-from topologies.importers.matrix import LEVELS, place_pcie
+from topologies.importers.matrix import LEVELS, assumed_pcie, place_pcie
 from topologies.importers.node import Nic, Node, Vertex
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -223,10 +223,7 @@ class _Matrix:
             )
         place_pcie(node, nearness, rates.USUAL_PCIE_GBS)
         if node.pcie:
-            node.pcie_remarks.append(
-                f"PCIe: shared links are read; {rates.USUAL_PCIE_GBS:.3g} GB/s a device and"
-                f" {rates.USUAL_SMP_GBS:g} GB/s a socket are assumed"
-            )
+            node.pcie_remarks.append(f"PCIe: shared links are read; {assumed_pcie(node)}")
         for label in self.names:
             if label not in rank_of:
                 distance = tuple(nearness.get((label, rank), len(LEVELS)) for rank in range(node.devices))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from topologies.errors import InputError
 from topologies.importers import rates
-from topologies.importers.matrix import LEVELS, place_pcie
+from topologies.importers.matrix import LEVELS, assumed_pcie, place_pcie
 from topologies.importers.node import Node, Vertex
 
 _MOST_DEVICES = 256  # A node has some 16.
@@ -102,10 +102,7 @@ class XgmiPairs:
         place_pcie(node, nearness, rates.USUAL_PCIE_GBS)
         if node.pcie:
             how = "sockets are read" if self.numa else "sockets are derived from weights"
-            node.pcie_remarks.append(
-                f"PCIe: {how}; {rates.USUAL_PCIE_GBS:.3g} GB/s a device and {rates.USUAL_SMP_GBS:g} GB/s a"
-                " socket are assumed"
-            )
+            node.pcie_remarks.append(f"PCIe: {how}; {assumed_pcie(node)}")
         return node
 
     def _one_socket(self, pair: tuple[int, int]) -> bool:

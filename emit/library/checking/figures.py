@@ -24,10 +24,10 @@ from synth.verify.algorithm import Algorithm
 
 FIGURES = (
     "steps", "rounds", "chunks", "sends", "engine", "switch_ops", "shown_bytes", "time_us", "bound_us", "gap",
-    "optimal", "proof", "vs_baseline", "libraries", "vs_healthy", "worst", "curve",
+    "optimal", "proof", "vs_baseline", "libraries", "vs_healthy", "vs_healthy_range", "worst", "curve",
 )  # fmt: skip
 SHAPE = "steps", "rounds", "chunks", "sends", "engine", "switch_ops"
-UNPROVABLE = ("vs_baseline", "vs_healthy")  # They compare with algorithms that no file holds.
+UNPROVABLE = ("vs_baseline", "vs_healthy", "vs_healthy_range")  # They compare with algorithms that no file holds.
 _OF_BOUND = ("bound_us", "gap", "optimal", "proof", "worst", "curve")
 _ALWAYS = "gap", "optimal", "proof", "worst", "curve"  # stated wherever a bound is stated
 _OF_FILE = "threadblocks", "otherwise", "network", "padding"  # stated beside the figures

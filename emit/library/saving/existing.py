@@ -277,8 +277,9 @@ def _figures_for(file: LibraryFile, low: int, high: int | None, result: SearchRe
     if file.offer is not None:
         fields = row(result, replace(file.offer, low=low, high=end, shown=size))
         return {key: fields[key] for key in (*compare(result, 1.0, size), "worst", "curve")}
-    spacing = spacing_for(file.entry.row.get("sends") or 0)
-    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, spacing)
+    spacing = spacing_for(file.entry.row.get("sends") or 0, True, low == end)
+    unit = file.entry.unit() if scale == 1.0 else 1
+    over_range = over_sizes(result, lambda at: file.time_us(at * scale), low, end, size, spacing, lambda _: unit)
     return compare(result, file.time_us(size * scale), size) | over_range
 
 

@@ -37,6 +37,10 @@ class OwnAlgorithm:
         """Return whether the library's model has a time for a size."""
         return self.time_us(size_bytes) < float("inf")
 
+    def unit_bytes(self, _size_bytes: float) -> int:
+        """Return 1, because the library takes all sizes."""
+        return 1
+
 
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
     """Return a search result whose ranges are cut, at powers of two, where a library is faster.

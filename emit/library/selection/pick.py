@@ -56,8 +56,10 @@ def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
 def _figures_near(entry: IndexEntry, size_bytes: int) -> tuple[float, float, float | None] | None:
     """Return a size in bytes, and the time and the bound of an entry in µs there; None if it states no time.
 
-    The size is the one asked for if the entry states it, or smaller and larger ones between which time and bound are
-    then interpolated; otherwise it is the nearest size that it states.
+    The size is the one asked for if the entry states it, or smaller and larger ones between which the time is then
+    interpolated; otherwise it is the nearest size that it states. The bound is interpolated too, at most up to what is
+    proved: `synth.search.statement.over_sizes` says why that is so between sizes at most a factor of 2 apart. Between
+    sizes further apart it is the smaller one's, because no larger message has a lower bound.
     """
     points: list[tuple[float, float, float | None]] = [*entry.curve]
     if entry.shown_bytes is not None and entry.time_us is not None:
@@ -69,7 +71,7 @@ def _figures_near(entry: IndexEntry, size_bytes: int) -> tuple[float, float, flo
     part = (size_bytes - below[0]) / (above[0] - below[0])
     bound_us = None
     if below[2] is not None and above[2] is not None:
-        bound_us = below[2] + part * (above[2] - below[2])
+        bound_us = below[2] + (part * (above[2] - below[2]) if above[0] <= 2 * below[0] else 0.0)
     return size_bytes, below[1] + part * (above[1] - below[1]), bound_us
 
 

@@ -7,16 +7,19 @@ from pathlib import Path
 from emit.findings import Verdict
 from emit.formats import format_of, verify_header, verify_program
 from emit.goal import Goal
+from emit.library.entry import IndexEntry
 from emit.library.selection.lookup import goal_beside
 from emit.program import Program
+from emit.targets import TARGETS
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.sizes import parse_size
 from synth.storage.columns import replaced
+from topologies.costed import protocols_of, with_protocols
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
-from topologies.topology import Topology
+from topologies.topology import Topology, without_switch_ops
 
 Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
 
@@ -119,6 +122,28 @@ def named_problem(
     if not kind.by_name or len(ranks) < 2:
         return None
     return make_problem(topology, collective, ranks, relays=relays, root=root if kind.rooted else None)
+
+
+def as_executors_see(topology: Topology, format_name: str, entry: IndexEntry | None) -> Topology:
+    """Return a topology without the protocols and the operations of switches that no executor of a file has.
+
+    The bound is then that of a search for these executors. Where they have none of the protocols, all stay.
+
+    Args:
+        topology: The topology; it stays as it is if the format has no executors.
+        format_name: Name of the file's format, all of whose executors count if there is no entry.
+        entry: The file's entry in an index, whose executor counts; None if there is none.
+    """
+    readers = [row for row in TARGETS.values() if row.format == format_name]
+    executors = readers if entry is None else [TARGETS[entry.target]]
+    names = protocols_of(topology) if topology.costs is not None else ()
+    own_names = {name for executor in executors for name in executor.own_protocols(names)}
+    topology = with_protocols(topology, own_names) if own_names else topology
+    return (
+        topology
+        if not executors or any(executor.switch_ops for executor in executors)
+        else without_switch_ops(topology)
+    )
 
 
 def check_ending(out: str | Path, suffix: str, what: str) -> None:

@@ -165,8 +165,9 @@ def _topo_check(name: str, without: tuple[str, ...], as_json: bool) -> None:
         print_json("topology", facts)
         raise SystemExit(code)
     say_fitted(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
+    live = f"{topology.nranks - len(dead)} of " if dead else ""
     click.echo(
-        f"  {format_count(facts['ranks'], 'rank')}, {format_count(facts['switches'], 'switch', 'switches')},"
+        f"  {live}{format_count(facts['ranks'], 'rank')}, {format_count(facts['switches'], 'switch', 'switches')},"
         f" {format_count(facts['links'], 'link')}, {format_count(facts['limits'], 'limit')}"
     )
     sms = f"{facts['sms']} SMs a device" if facts["sms"] else "SMs of a device unknown (set sms =)"
@@ -182,7 +183,7 @@ def _topo_check(name: str, without: tuple[str, ...], as_json: bool) -> None:
         say_fitted(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
     if facts["switch_ops"]:
         say_fitted(f"  {facts['switch_ops']}")
-    for line in _connection(parts, topology.nranks):
+    for line in _connection(parts, topology.nranks, "live " if dead else ""):
         say_fitted(f"  {line}")
     raise SystemExit(code)
 
@@ -358,18 +359,19 @@ def _not_compared(topology: Topology) -> list[str]:
     return ["not compared with NCCL: compute capability unknown (set compute_capability =, such as 90 for H100)"]
 
 
-def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
+def _connection(parts: Sequence[Sequence[int]], nranks: int, live: str = "") -> list[str]:
     """Return the lines of `check` that state which ranks reach each other.
 
     Args:
         parts: Groups of ranks that all reach each other, as `_parts` returns them; of those with two or more ranks, at
             most 8 are named.
         nranks: Number of ranks of the topology.
+        live: Word that precedes "rank" where dead ranks are left out.
     """
     if nranks == 1:
         return ["cannot be used: there is one rank, but at least 2 are needed"]
     if len(parts) == 1:
-        return ["every rank reaches every other"]
+        return [f"every {live}rank reaches every other"]
     groups = [format_set(part, nranks, ()) for part in parts if len(part) > 1]
     single_ranks = sorted(rank for part in parts if len(part) == 1 for rank in part)
     if not groups:

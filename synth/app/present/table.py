@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
+from synth.model.sizes import parse_size
 from synth.model.text import (
     BRACKETS,
     FITTED,
@@ -89,7 +90,8 @@ def table(
     is_short = width is not None and not details
     remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
     has_brackets = details or any("× (" in line for line in lines)
-    remarks += [*_below_bounds(rows), *_libraries(document, left_out if is_short else [], has_brackets)]
+    remarks += [*_compared_with_healthy(document, nranks), *_below_bounds(rows)]
+    remarks += [*_libraries(document, left_out if is_short else [], has_brackets)]
     remarks += _proved(document, is_short)
     text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
@@ -136,7 +138,8 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         short = [ratio.partition(" (")[0] for ratio in ratios]
         columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy), short=short))
     if healthy:
-        columns.append(Column("slowdown", [_ratio(row["vs_healthy"]) for row in rows]))
+        slowdowns = [_slowdown(row, "{ratio} ({low}–{high})") for row in rows]
+        columns.append(Column("slowdown", slowdowns, short=[_slowdown(row, "{low}–{high} ×") for row in rows]))
     columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))
     proofs = [_whole_proof(row) if wide else _proof_in_a_word(row, document["bounds"]) for row in rows]
     # A column of importance 0 stands in every table.
@@ -279,8 +282,8 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     parts.append(f"bound {format_time(row['bound_us'])}: {_whole_proof(row)}")
     if row["worst"]["bytes"] != row["shown_bytes"]:
         parts.append(f"worst in range: {_worst(row, True)}")
-    ratios = {"baseline": row["vs_baseline"], "healthy": row["vs_healthy"]}
-    compared = [f"vs {name} {_ratio(ratio)}" for name, ratio in ratios.items() if ratio is not None]
+    compared = [] if row["vs_baseline"] is None else [f"vs baseline {_ratio(row['vs_baseline'])}"]
+    compared += [] if row["vs_healthy"] is None else [f"slowdown {_slowdown(row, '{ratio} ({low}–{high})')}"]
     for name, choice in _choices(row).items():
         source = f"; {format_time(choice['source_us'])} by its own cost model" if choice["source_us"] else ""
         compared.append(f"vs {name} {format_comparison(choice, name)} ({format_time(choice['time_us'])}{source})")
@@ -314,7 +317,9 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
         is_end = outlook["bytes"] & (outlook["bytes"] + 1) == 0
         largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} {'just below' if is_end else 'at'} {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
-            largest_gap += f" (--size {size} searches there only)"
+            is_exact = "." not in size and parse_size(size, "size") == outlook["bytes"]
+            exact = size if is_exact else str(outlook["bytes"])
+            largest_gap += f" (--size {exact} searches there only)"
     # Without a gap, all rows are vendor libraries' own, below our bounds.
     is_optimal = outlook["gap"] is not None and not largest_gap
     nothing = "nothing, all is proved optimal" if is_optimal else "nothing, every engine has ended"
@@ -324,6 +329,36 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
 def _ratio(value: float | None) -> str:
     """Return a ratio as text, such as `1.41 ×`; "–" for None."""
     return "–" if value is None else f"{value:.2f} ×"
+
+
+def _slowdown(row: dict[str, Any], form: str) -> str:
+    """Return how a row's time compares with the healthy network; "–" if it does not.
+
+    Args:
+        row: The row.
+        form: The text if the range of the optimal times' ratio does not round to one number, with ratio, low and high.
+    """
+    ratio = _ratio(row["vs_healthy"])
+    low, high = (f"{end:.2f}" for end in row.get("vs_healthy_range") or (0.0, 0.0))  # Older libraries state no range.
+    return ratio if low == high else form.format(ratio=ratio, low=low, high=high)
+
+
+def _compared_with_healthy(document: dict[str, Any], nranks: int) -> list[str]:
+    """Return a line on the column slowdown: with which ranks times are compared, and what a range says; [] without it.
+
+    Args:
+        document: The statement.
+        nranks: Number of ranks of the topology.
+    """
+    rows = [row for row in document["algorithms"] if row["vs_healthy"] is not None]
+    if not rows:
+        return []
+    group = document["healthy"]["group"]
+    ranks = "the same ranks" if group == document["group"] else f"all {nranks} ranks"
+    line = f"slowdown: the time / that of {ranks} on the healthy network"
+    if all(_slowdown(row, "") for row in rows):
+        return [line]
+    return [f"{line}; that of optimal times is in the range, which a longer --budget may narrow"]
 
 
 def _choices(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from synth.engines.request import Candidate, Decision, Options, Outcome, Progres
 from synth.engines.route import NAME as ROUTE
 from synth.engines.route import RouteTuning, quick_schedule
 from synth.model.deadline import now
-from synth.model.problem import LARGEST, Problem
+from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.schedule import Schedule
 from synth.phases.reversal import mirror_links
 from synth.phases.split import Phase, join, phases
@@ -79,9 +80,10 @@ class _Exact:
     tuning: ParetoTuning
 
     def by_routing(self) -> Generator[Outcome, None, bool]:
-        """Yield a routed schedule of the pinned shape, and return True if there is one, as it then needs no solver.
+        """Yield routed schedules of the pinned shape, and return True if there are any, as it then needs no solver.
 
-        It tries only under `auto`, for a collective of one phase, where steps, rounds and chunks are all pinned and
+        Schedules of one shape differ in their times, so that those for small and for large messages compete. It tries
+        only under `auto`, for a collective of one phase, where steps, rounds and chunks are all pinned and
         routing takes less than `tuning.lucky_s`.
         """
         options = self.request.options
@@ -94,12 +96,14 @@ class _Exact:
         copying = first.apply(options.chunks)
         if interpreted_s(copying, RouteTuning.passes, RouteTuning.orders) > self.tuning.lucky_s:
             return False
-        for depth in (1.0, 0.5):
-            schedule = first.invert(options.chunks, quick_schedule(copying, LARGEST, depth))
+        has_shape = False
+        sizes = dict.fromkeys(size for size in (options.size, SMALLEST, LARGEST) if size is not None)
+        for size, depth in product(sizes, (1.0, 0.5)):
+            schedule = first.invert(options.chunks, quick_schedule(copying, size, depth))
             if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= options.rounds:
                 yield Candidate(problem, schedule, ROUTE)
-                return True
-        return False
+                has_shape = True
+        return has_shape
 
     def by_phases(self) -> Iterator[Outcome]:
         """Yield the Pareto set of the first phase, composed with the other phase if there is one.

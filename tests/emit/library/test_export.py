@@ -59,6 +59,7 @@ def test_missing_files_are_not_exported(library: Path, tmp_path: Path) -> None:
     for target, groups, words in (
         ("rccl", [], "--for rccl: the library has no file for it; it has files for executor-nccl"),
         ("nccl", [], "it must be one of executor-nccl"),
+        ("msccl++", [], "did you mean msccl or mscclpp?"),
         ("executor-nccl", [(4, 5, 6, 7)], "--group 4,5,6,7: the library has no file"),
     ):
         with pytest.raises(InputError) as error:

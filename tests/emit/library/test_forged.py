@@ -190,6 +190,7 @@ TYPES: list[Row] = [
     {"curve": {}}, {"curve": [[1.5, 1, 1]]}, {"curve": [["a", 1, 1]]}, {"threadblocks": -1}, {"steps": "1"},
     {"padding": True}, {"padding": 1.0}, {"costs": 1}, {"groups": None}, {"sha256": 5},
     {"libraries": {"NCCL": {"vs": "9"}}}, {"engine": 5}, {"proof": 5},
+    {"vs_healthy_range": [1.0]}, {"vs_healthy_range": 2}, {"vs_healthy_range": [-1.0, 2.0]},
 ]  # fmt: skip
 
 

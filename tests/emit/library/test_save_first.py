@@ -158,3 +158,6 @@ class Slow:
 
     def serves(self, _size_bytes: float) -> bool:
         return True
+
+    def unit_bytes(self, _size_bytes: float) -> int:
+        return 1

@@ -204,3 +204,34 @@ def test_an_algorithm_is_printed_in_one_line() -> None:
     for algorithm in answer.algorithms:
         assert re.fullmatch(r".*: [\d.]+ [µm]?s at .*, gap [\d.]+ \(.+\), engine route, .*\d chunks?", str(algorithm))
         assert json.loads(json.dumps(algorithm)) == dict(algorithm)
+
+
+@pytest.mark.parametrize(
+    ("collective", "sizes", "message"),
+    [
+        ("allgatherv", [0, 0, 0, 0], "every size is 0; at least one rank must have data"),
+        ("gatherv", [5, 0, 0, 0], "no rank but the root has data; at least one other rank must have data"),
+        ("alltoallv", [[0] * 4] * 4, "every size between two ranks is 0"),
+    ],
+)
+def test_sizes_without_data_to_send_are_refused(collective: str, sizes: list[Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        synth.synthesize(collective, "ring:4", sizes=sizes)
+
+
+def test_an_unknown_target_is_refused_with_all_right_words() -> None:
+    with pytest.raises(InputError, match=r"one of auto, none, executor-nccl, .*; did you mean msccl or mscclpp\?"):
+        synth.synthesize("allgather", "ring:4", target="msccl++")
+
+
+def test_a_pattern_of_a_file_is_a_collective(tmp_path: Path) -> None:
+    """Check that the name of the command leads to the function that reads a pattern's file."""
+    with pytest.raises(InputError, match=r'must be synth\.read_pattern\("FILE\.toml"\)'):
+        synth.synthesize("pattern", "ring:4")
+    with pytest.raises(InputError, match="path"):
+        synth.read_pattern(5)  # type: ignore[arg-type]
+    (tmp_path / "shift.toml").write_text('name = "shift"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [1]\n')
+    pattern = synth.read_pattern(tmp_path / "shift.toml")
+    assert isinstance(pattern, synth.Collective)
+    answer = synth.synthesize(pattern, "ring:4", size="1M", engine="route")
+    assert repr(answer.result.problem) == "<shift on 4 ranks of ring:4, 1 chunk a block>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -212,3 +213,16 @@ def test_sums_that_share_data_are_not_added_up(tmp_path: Path) -> None:
     # pieces.
     for size in (1e3, 1e6):
         assert prove(problem).at(size)[0] <= size / 1e3 * (1 + 1e-9)
+
+
+def test_documents_leave_out_what_proves_nothing() -> None:
+    bound = prove(make_problem(load("ring:4"), "allgather"))
+    idle = replace(bound.witnesses[0], base_us=0.0, per_byte_us=0.0)
+    assert replace(bound, witnesses=(*bound.witnesses, idle)).documents() == bound.documents()
+    assert len(replace(bound, witnesses=(idle,)).documents()) == 1
+
+
+def test_a_refusal_names_its_kind_once() -> None:
+    witness = prove(make_problem(load("ring:4"), "allgather")).witnesses[0]
+    assert str(replace(witness, text=f"{witness.kind} {{1}}").refusal("no")) == f"{witness.kind} {{1}}: no"
+    assert str(replace(witness, text="{1}").refusal("no")) == f"{witness.kind} {{1}}: no"

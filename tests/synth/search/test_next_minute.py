@@ -5,6 +5,7 @@ from __future__ import annotations
 from synth.app.present.table import format_next_minute, table
 from synth.engines.request import Options
 from synth.model.problem import make_problem
+from synth.model.sizes import parse_size
 from synth.search.plans import SearchPlan, Stage
 from synth.search.search import search
 from synth.search.statement import next_minute, statement
@@ -71,3 +72,11 @@ def test_rows_of_both_forms_that_read_the_same_stand_once(workers: Workers) -> N
     assert "out of place" not in table(document, 4, 80)
     document["other_form"] = [row | {"max_bytes": 1906336}]
     assert "out of place" in table(document, 4, 80)
+
+
+def test_the_size_to_search_at_is_one_that_the_option_takes() -> None:
+    """Check sizes that the text rounds or that it states with a fraction: ends of ranges are such sizes."""
+    outlook = {"engines": [], "window_bytes": None, "one_size": False, "gap": 1.5}
+    for size in (1 << 15, 37376, 106750):
+        line = format_next_minute({**outlook, "bytes": size})
+        assert parse_size(line.partition("--size ")[2].partition(" ")[0], "size") == size

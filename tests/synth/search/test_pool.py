@@ -42,6 +42,9 @@ class Slower:
     def serves(self, _size_bytes: float) -> bool:
         return True
 
+    def unit_bytes(self, _size_bytes: float) -> int:
+        return 1
+
 
 @dataclass
 class Executor:

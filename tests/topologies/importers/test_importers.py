@@ -16,6 +16,8 @@ from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers import FORMATS, format_of
 from topologies.importers.combine import import_files
+from topologies.importers.matrix import LEVELS, assumed_pcie, place_pcie
+from topologies.importers.node import Node
 from topologies.importers.rates import USUAL_PCIE_GBS, pcie_gbs
 from topologies.load import load, load_machine
 from topologies.network import network
@@ -334,3 +336,11 @@ def test_broken_dumps_are_refused_in_one_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
     assert message in str(caught.value)
     assert "must" in str(caught.value)
+
+
+@pytest.mark.parametrize(("level", "is_joined"), [("NODE", False), ("SYS", True)])
+def test_a_rate_of_sockets_is_stated_only_where_sockets_are_joined(level: str, is_joined: bool) -> None:
+    node = Node(2)
+    place_pcie(node, {(0, 1): LEVELS.index(level)}, 31.5)
+    assert (16.0 in node.pcie.values()) == is_joined
+    assert ("16 GB/s a socket are assumed" in assumed_pcie(node)) == is_joined

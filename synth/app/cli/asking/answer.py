@@ -20,7 +20,7 @@ from emit.library.entry import SCHEDULES, IndexEntry
 from emit.library.programs import executor_for
 from emit.library.saving.save import Saved, folder_of_problem, save, save_first
 from emit.library.saving.write import existing_entries
-from emit.targets import TARGETS
+from emit.targets import TARGETS, right_target
 from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
@@ -182,7 +182,7 @@ def check_single(command: SearchCommand) -> None:
 def check_target(target: str) -> None:
     """Raise InputError unless a target is "auto", "none" or the name of an executor."""
     if target not in (AUTO, NONE, *TARGETS):
-        raise InputError(f"--target {target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
+        raise InputError(f"--target {target[:40]!r}: is not known; {right_target(target, [AUTO, NONE])}")
 
 
 def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> None:

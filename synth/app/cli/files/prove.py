@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
 from synth.app.present.layout import say_fitted
 from synth.model.text import format_count, format_gap, format_listed, format_number, format_size, format_time
@@ -59,6 +60,10 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     Raises:
         InputError: A file cannot be read.
     """
+    if Path(file).suffix in {target.suffix for target in TARGETS.values()}:
+        raise InputError(
+            f"{origin_of(file)}: it must be a schedule file (.synth); synth verify checks executors' files"
+        )
     stored = load_schedule(file)
     proof_file = proof_path(file) if proof is None else Path(proof)
     problem, size, time_us = stored.problem, stored.schedule.size_bytes, stored.claimed_us

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,24 +11,28 @@ from emit.findings import Verdict
 from emit.formats import format_of
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
-from emit.targets import TARGETS, Target
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
-from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_program, write_text
+from synth.app.cli.programs import (
+    as_executors_see,
+    check_ending,
+    check_not_source,
+    named_problem,
+    read_program,
+    write_text,
+)
 from synth.app.cli.size_ranges import DEFAULT_SIZES, parse_sweep
 from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.text import format_count, format_gap, format_size, format_table, format_time
-from topologies.costed import protocols_of, with_protocols
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
 from topologies.text.files import origin_of
-from topologies.topology import Topology, without_switch_ops
 
 _MANY = 16  # ranks that are listed
 
@@ -84,8 +87,7 @@ def simulate(
     document: dict[str, Any] = {"file": name_of(file), "status": status, "why": _why(verdict), "cautions": cautions}
     try:
         form = format_of(file)
-        readers = [row for row in TARGETS.values() if row.format == form.name]
-        topology = _as_executors_see(topology, readers if entry is None else [TARGETS[entry.target]])
+        topology = as_executors_see(topology, form.name, entry)
         timed = (
             form.predictor(file, program, topology, members)
             if depth is None
@@ -107,25 +109,6 @@ def simulate(
     else:
         say_fitted(*_lines(document))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
-
-
-def _as_executors_see(topology: Topology, executors: Sequence[Target]) -> Topology:
-    """Return a topology without the protocols and the operations of switches that no executor of a file has.
-
-    The bound is then that of a search for these executors. Where they have none of the protocols, all stay.
-
-    Args:
-        topology: The topology.
-        executors: The executors; the topology stays as it is if there are none.
-    """
-    names = protocols_of(topology) if topology.costs is not None else ()
-    own_names = {name for executor in executors for name in executor.own_protocols(names)}
-    topology = with_protocols(topology, own_names) if own_names else topology
-    return (
-        topology
-        if not executors or any(executor.switch_ops for executor in executors)
-        else without_switch_ops(topology)
-    )
 
 
 def _why(verdict: Verdict) -> str:

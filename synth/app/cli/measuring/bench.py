@@ -22,7 +22,7 @@ from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE
 from synth.app.cli.options import costs_option, json_option, print_json, wide_option
-from synth.app.cli.programs import check_ending, check_not_source, named_problem, write_text
+from synth.app.cli.programs import as_executors_see, check_ending, check_not_source, named_problem, write_text
 from synth.app.present.bench import BenchTable
 from synth.app.present.layout import say_fitted, terminal_width, warn
 from synth.bounds.prove import Bound, prove
@@ -381,7 +381,7 @@ class Prediction:
 
 
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
-    """Return the bound of the problem that a file solves, newly proved.
+    """Return the bound of the problem that a file solves, newly proved, as a search for the file's executor does.
 
     It is None if a stored schedule is for another network, or if the name in the file names no problem.
 
@@ -392,6 +392,7 @@ def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     program, entry = chosen.program, chosen.entry
     if isinstance(chosen, StoredChoice):
         return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None
+    topology = as_executors_see(topology, format_of(chosen.file).name, entry)
     if entry is not None and entry.topology == topology.name:
         problem = named_problem(topology, entry.collective, entry.group, entry.root, entry.relays)
     else:

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from emit.library.entry import IndexEntry
+from emit.targets import TARGETS
+from synth.app.cli.files.file_choice import Chosen
+from synth.app.cli.measuring.bench import Prediction
+from synth.app.cli.programs import read_program
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
 from tests import EXAMPLES
+from tests.emit.library.made_indices import entry_row
 from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
+from topologies.load import apply_costs, load
 
 
 @pytest.fixture
@@ -205,3 +214,17 @@ def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: P
     ):
         assert why in synth("bench", ring, "-b", "4K", *arguments).refusal
     assert not (working_folder / "u.json").exists()
+
+
+@pytest.mark.parametrize(("target", "factor"), [("mscclpp", 1.1), ("executor-nccl", 1.0)])
+def test_the_bound_is_for_the_executor_that_the_index_names(ring: Path, target: str, factor: float) -> None:
+    """Check that a file of an executor without LL128 has the bound without LL128, as its search has."""
+    topology = apply_costs(load("dgx1"), "auto")
+    file = f"{TARGETS[target].folder}/x{TARGETS[target].suffix}"
+    row = entry_row(collective="reducescatter", topology="dgx1", target=target, file=file, min_bytes=0, max_bytes=None)
+    entry = IndexEntry.of(row, Path())
+    program = read_program(str(ring), None)[0]
+    bound = Prediction(Chosen("x", ring, program, None, entry), topology).bound
+    least_us = prove(make_problem(topology, "reducescatter", entry.group)).at(1 << 20)[0]
+    assert bound is not None
+    assert (bound.at(1 << 20)[0] > factor * least_us) == (factor > 1)

@@ -130,6 +130,9 @@ def test_json(synth: Call, right: Path, working_folder: Path) -> None:
     report = json.loads(answer.out)
     assert (answer.code, report["status"], answer.err) == (2, "not readable", "")
     assert "no.synth" in report["why"]
+    assert (
+        "it must be a schedule file (.synth); synth verify checks executors' files" in synth("prove", "a.xml").refusal
+    )
 
 
 @pytest.mark.parametrize("proved", [True, False])

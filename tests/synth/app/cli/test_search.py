@@ -73,7 +73,7 @@ def test_json_and_index_of_a_search(synth: Call, working_folder: Path) -> None:
         assert row["proof"].startswith("optimal: ") == row["optimal"]
         worst, last = row["worst"], row["max_bytes"] or 1 << 30
         assert row["min_bytes"] <= worst["bytes"] <= last
-        assert [size for size, _, _ in row["curve"]] == [1 << e for e in range(10, 31)]
+        assert {size for size, _, _ in row["curve"]} >= {1 << e for e in range(10, 31)}
         assert all(bound_us <= time_us * (1 + 1e-9) for _, time_us, bound_us in row["curve"])
         inside = [time_us / bound for size, time_us, bound in row["curve"] if row["min_bytes"] <= size <= last]
         assert worst["gap"] >= max(row["gap"], *inside) * (1 - 1e-9)

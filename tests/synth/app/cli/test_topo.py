@@ -53,5 +53,8 @@ def test_check_takes_faults(synth: Call) -> None:
     assert (hurt.code, "30 links" in hurt.out, "every rank reaches every other" in hurt.out) == (0, True, True)
     gone = synth("topo", "check", "dgx-a100", "--without", "rank:3", "--json")
     assert gone.code == 0  # A rank that is gone need not be reached.
+    lost = synth("topo", "check", "torus:4x4", "--without", "rank:5").out
+    assert "15 of 16 ranks" in lost
+    assert "every live rank reaches every other" in lost
     apart = synth("topo", "check", "ring:4", "--without", "link:0-1", "--without", "link:2-3")
     assert (apart.code, "--group 0,3" in apart.out) == (1, True)

@@ -13,14 +13,16 @@ from synth.engines.ksync import encoding as ksync
 from synth.engines.ksync.pareto import ShapeSearch
 from synth.engines.ksync.step_bounds import check_step_bound
 from synth.engines.request import Shape, StepBound
-from synth.model.problem import Problem, make_problem
+from synth.engines.route import quick_schedule
+from synth.model.problem import SMALLEST, Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import trivial
 from synth.timing.rounds import rounds as rounds_of
+from synth.verify.algorithm import Algorithm
 from tests.combinations import every_other
 from tests.oracles.sccl_encoding import refuted_by_sccl
 from topologies.errors import BadWitness
-from topologies.load import load
+from topologies.load import apply_costs, load
 from topologies.text.reader import from_toml
 
 PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
@@ -127,3 +129,13 @@ def test_bandwidths_that_are_no_short_fractions(workers: Workers, collective: st
                 copying = problem.with_chunks(chunks)
                 assert rounds_of(copying, verdict.schedule) <= verdict.shape.rounds
                 assert float(verdict.shape.ratio) >= bound.ratio * (1 - 1e-7)
+
+
+def test_a_pinned_shape_has_the_times_of_the_same_shape_found_without_pins(workers: Workers) -> None:
+    """Check that routing for large messages does not hide the schedule of the shape that small ones take."""
+    pinned = synthesize("allgather", "dgx1", steps=2, rounds=2, chunks=1, costs="none", budget=2, workers=workers)
+    problem = make_problem(apply_costs(load("dgx1"), "none"), "allgather")
+    small = Algorithm(problem, quick_schedule(problem, SMALLEST, 1.0), "route")
+    assert (small.steps, small.rounds, small.chunks) == (2, 2, 1)
+    for size in (1 << 16, 1 << 18):
+        assert pinned.algorithm(size).time_us(size) <= small.time_us(size) * (1 + 1e-9)
