@@ -255,8 +255,9 @@ class _LevelsSearch:
 def _as_by_threadblocks(problem: Problem, size_bytes: float, instances: int) -> CsrNetwork | None:
     """Return a problem's network with the latencies that chunks have in programs, or None where they are no longer.
 
-    One threadblock moves less than a link carries, so a link is full only while it carries several chunks, and each of
-    them arrives later than if it had the link to itself. All chunks are taken to be as large as the median one.
+    Inside nodes, one threadblock moves less than a link carries, so a link is full only while it carries several chunks,
+    and each of them arrives later than if it had the link to itself. All chunks are taken to be as large as the median
+    one.
 
     Args:
         problem: The problem with its chunks.
@@ -267,5 +268,7 @@ def _as_by_threadblocks(problem: Problem, size_bytes: float, instances: int) -> 
     if costs is None or costs.threadblock_gbs >= net.bandwidth_gbs.max():
         return None
     shares = np.maximum(1.0, np.ceil(net.bandwidth_gbs / costs.threadblock_gbs) / instances)
+    if len(net.gap_us):
+        shares[net.gap_us > 0] = 1.0
     kilobytes = float(np.median(problem.collective.chunk_bytes(size_bytes))) * 1e-3
     return csr_network(replace(net, alpha_us=net.alpha_us + kilobytes / net.bandwidth_gbs * (shares - 1)))
