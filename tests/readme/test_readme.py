@@ -97,11 +97,11 @@ def _commands() -> list[tuple[str, str]]:
     return commands
 
 
-BRIEFLY = "0.5s"  # The budget of commands whose answer nothing looks at; a first answer may take a second longer.
+BRIEFLY = "1s"  # The budget of commands whose answer nothing looks at; a first answer may take a second longer.
 
 
 def _quickly(arguments: list[str]) -> list[str]:
-    """Return the words of a command with a budget of half a second where it states one.
+    """Return the words of a command with a budget of one second where it states one.
 
     A command that states a folder keeps its budget: later commands read its files, which a vendor library may make
     needless if the search is short.

@@ -185,7 +185,7 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     group = {"messages": [0, 1, 8, 9], "rails": [0, 1, 2, 8]}.get(engine, [0, 1, 2, 3])
     collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
     chunks = 8 if engine == "two-hops" else None
-    question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 0.5, "costs": costs}
+    question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.0, "costs": costs}
     answer = synthesize(collective, topology, group, **question, workers=workers)
     assert answer.result.ranges
     for target in TARGETS:

@@ -138,7 +138,7 @@ def test_a_pattern_is_served_by_files_only(synth: Call, working_folder: Path) ->
     """Check that no text and no field names a library's own algorithm for it, and that a collective's do."""
     (working_folder / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
     for command, name, is_named in ((("pattern", "halo.toml"), "halo", False), (("broadcast",), "broadcast", True)):
-        asked = ("--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "1s", "--out", name)
+        asked = ("--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "2s", "--out", name)
         answer = synth(*command, *asked)
         assert ("fallback" in answer.flat, "own serves" in answer.flat) == (not is_named, is_named)
         entries = json.loads((working_folder / name / "index.json").read_text())["algorithms"]
@@ -172,7 +172,7 @@ def test_a_failure_of_a_rank_states_its_cost_by_size_and_which_ranks_are_left(
     """Check the table and the JSON of an update, and what pick says before it, for the dead rank and without it."""
     cluster, lib = "cluster.toml", "lib"
     (working_folder / cluster).write_text(
-        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "1s"\n'
+        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "2s"\n'
     )
     assert synth("library", "build", cluster, "--out", lib, "--jobs", "1").code == 0
     picked = ("library", "pick", lib, "allgather")
