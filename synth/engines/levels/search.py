@@ -255,9 +255,9 @@ class _LevelsSearch:
 def _as_by_threadblocks(problem: Problem, size_bytes: float, instances: int) -> CsrNetwork | None:
     """Return a problem's network with the latencies that chunks have in programs, or None where they are no longer.
 
-    Inside nodes, one threadblock moves less than a link carries, so a link is full only while it carries several chunks,
-    and each of them arrives later than if it had the link to itself. All chunks are taken to be as large as the median
-    one.
+    One threadblock moves less than a link inside a node carries, so such a link is full only while it carries several
+    chunks, and each of them arrives later than if it had the link to itself. All chunks are taken to be as large as the
+    median one.
 
     Args:
         problem: The problem with its chunks.
