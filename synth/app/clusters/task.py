@@ -51,9 +51,8 @@ _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects"
 _MOST_GAP = 1e18
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
 _PATIENCE, _LEAST_PATIENCE_S = 20.0, 2.0  # lowering of a program over the work of the search, in seconds as estimated
-_SEARCHING = (
-    0.75  # The part of a target's time for the search and its programs; the rest is for files and the other form.
-)
+# The part of a target's time for the search and its programs; the rest is for files and the other form of calls.
+_SEARCHING = 0.75
 FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
 _WITHOUT_IMAGES = 4  # times as long, about, if no program is the image of another
 
