@@ -21,18 +21,6 @@ FINER_GAIN = 1.005  # gain in time that twice as many cells must bring, because 
 _FEWER_IMAGES = 1.02  # gain in time that a division must bring under which fewer ranks do the same as each other
 
 
-def best_cut(
-    algorithm: Algorithm,
-    cells: Sequence[int],
-    size_bytes: float = LARGEST,
-    images: Callable[[CommonChunk], int] = lambda _: 1,
-    *,
-    only_even: bool = False,
-) -> CommonChunk:
-    """Return the best division of an algorithm's blocks into cells, the first of `best_cuts`."""
-    return best_cuts(algorithm, cells, size_bytes, images, only_even=only_even)[0]
-
-
 def best_cuts(
     algorithm: Algorithm,
     cells: Sequence[int],
@@ -78,7 +66,7 @@ def best_cuts(
 def most_images(algorithm: Algorithm, cells: int, images: Callable[[CommonChunk], int]) -> int:
     """Return the most images under a division into so many cells, of those that do not depend on the schedule.
 
-    The last argument is that of `best_cut`.
+    The last argument is that of `best_cuts`.
     """
     collective = algorithm.problem.collective
     widths = _even_widths(collective.chunks, cells), _larger_first(cells, np.arange(collective.chunks))

@@ -155,18 +155,20 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     tried = [(best_score, ONCE, best)]
     filling = 1 << math.ceil(math.log2(problem.network.bandwidth_gbs.max() / costs.threadblock_gbs))
 
-    def try_inside(numbers: Sequence[int]) -> None:
-        """Try programs with messages inside nodes divided among so many channels."""
+    def consider(repetition: Repetition, candidate: Program) -> float:
+        """Return the score of a repeated program, which becomes the best one if it gains enough."""
         nonlocal best, best_score, best_repetition
-        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
-            candidate_score = score(candidate)
-            tried.append((candidate_score, repetition, candidate))
-            if candidate_score <= _GAIN * best_score:
-                best, best_score, best_repetition = candidate, candidate_score, repetition
+        candidate_score = score(candidate)
+        tried.append((candidate_score, repetition, candidate))
+        if candidate_score <= _GAIN * best_score:
+            best, best_score, best_repetition = candidate, candidate_score, repetition
+        return candidate_score
 
     # In haste, one number that fills links inside nodes is tried, so that no more messages between nodes cost a gap.
     if now() >= until and best_score > _HASTY:
-        try_inside([parts for parts in _PARTS if parts <= filling and parts * program.nsteps <= _HASTY_STEPS][-1:])
+        numbers = [parts for parts in _PARTS if parts <= filling and parts * program.nsteps <= _HASTY_STEPS][-1:]
+        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
+            consider(repetition, candidate)
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         is_hasty = now() >= until
@@ -188,15 +190,14 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
             hasty_most = min(filling, _HASTY_STEPS // instance.nsteps)
             numbers = sorted({2, max((number for number in numbers if number <= hasty_most), default=2)}, reverse=True)
         for instances, candidate in _repeated(instance, lowering.goal, limits, numbers, until):
-            candidate_score, repetition = score(candidate), Repetition(instances, narrow)
-            tried.append((candidate_score, repetition, candidate))
-            if candidate_score <= _GAIN * best_score:
-                best, best_score, best_repetition = candidate, candidate_score, repetition
-            elif candidate_score > _GAIN * last_score and not is_hasty:
+            candidate_score = consider(Repetition(instances, narrow), candidate)
+            if candidate is not best and candidate_score > _GAIN * last_score and not is_hasty:
                 break
             last_score = candidate_score
     if not is_hasty:
-        try_inside([parts for parts in _PARTS if parts * program.nsteps <= most_steps])
+        numbers = [parts for parts in _PARTS if parts * program.nsteps <= most_steps]
+        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
+            consider(repetition, candidate)
     near = [
         (repetition, candidate)
         for own_score, repetition, candidate in sorted(tried, key=lambda row: (not row[1].is_inside, row[0]))

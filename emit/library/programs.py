@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
-from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
+from emit.compiler.cuts import best_cuts, cut_time_us, wide_cut
 from emit.compiler.fill import ProgramRequest, least_bytes
 from emit.compiler.lower import forms, program_collective
 from emit.compiler.tuning import TUNING
@@ -272,7 +272,7 @@ class Programs(ProgramMaker):
             InputError: If the target's files cannot express it.
         """
         cells = self.cells.possible(algorithm, SMALLEST, LARGEST)
-        cuts = [best_cut(algorithm, cells, only_even=True)]  # Uneven cells have no images on other ranks.
+        cuts = best_cuts(algorithm, cells, only_even=True)[:1]  # Uneven cells have no images on other ranks.
         is_little = len(cuts[0].count) * _IN_SWITCH_CELLS <= _MOST_SHARED_CELLS
         if cells and is_little and cuts[0].count.max() < _IN_SWITCH_CELLS:
             cuts.append(wide_cut(algorithm, cells, _IN_SWITCH_CELLS))

@@ -24,7 +24,7 @@ from emit.check.capacity import CAPACITY
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.images import image_gpus
-from emit.program import CUSTOM, FIFO_DEPTH, FREE_SLOTS, Gpu, Program, ThreadBlock
+from emit.program import CUSTOM, FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.timing.clock import COMPILED_FROM
 from emit.timing.links import assign_links, links_of
 from emit.timing.slices import slices_of
@@ -253,7 +253,7 @@ class Predictor(TimedProgram):
 
         Else it is that of the largest chunk of any rank.
         """
-        if not self.topology.protocol or self._slots == FREE_SLOTS:
+        if not self.topology.protocol or not self.has_fifo:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._steps.weight.max()))
 

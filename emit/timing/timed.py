@@ -82,7 +82,7 @@ class TimedProgram(ABC):
         sending = np.flatnonzero(c.sends >= 0)
         self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
         gap_us = steps.links.gap_us
-        if slots == FREE_SLOTS and gap_us is not None and len(gap_us):
+        if not self.has_fifo and gap_us is not None and len(gap_us):
             # In a plan, no threadblock moves what goes over a network: its NIC reads the data itself.
             self._rate_gbs = np.where(gap_us > 0, steps.links.bandwidth_gbs, self._rate_gbs)
         self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
@@ -90,6 +90,11 @@ class TimedProgram(ABC):
         chunks = steps.chunks[sending] * steps.weight[steps.ends[connection, 0]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / self._rate_gbs[steps.link[connection]]
         self._runs: dict[int, tuple[Passes, ProgramClock]] = {}  # by slices
+
+    @property
+    def has_fifo(self) -> bool:
+        """Return whether messages go through FIFO slots, as in MSCCL's executors; plans for MSCCL++ have none."""
+        return self._slots != FREE_SLOTS
 
     @property
     @abstractmethod

@@ -245,35 +245,39 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
         folder: The library.
     """
     rows = []
-    for path in sorted((Path(folder) / RECORDS).glob("*.json")):
-        with suppress(InputError):
-            for share in read_record(Path(folder), path)["shares"]:
-                about = {key: share[key] for key in ("collective", "groups", "root")}
-                rows += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
+    for share in recorded_shares(folder):
+        about = {key: share[key] for key in ("collective", "groups", "root")}
+        rows += [{**row, **about} for row in share.get("unfiled", []) if row.get("schedule")]
     return rows
 
 
-def why_no_file(entry: IndexEntry, low: int, high: int | None) -> str:
+def recorded_shares(folder: str | Path) -> list[dict[str, Any]]:
+    """Return the shares of all builds that a library records; a file that is no record is left out."""
+    shares = []
+    for path in sorted((Path(folder) / RECORDS).glob("*.json")):
+        with suppress(InputError):
+            shares += read_record(Path(folder), path)["shares"]
+    return shares
+
+
+def why_no_file(shares: Iterable[Mapping[str, Any]], entry: IndexEntry, low: int, high: int | None) -> str:
     """Return why a build's library has no file for sizes of a question, by its records; "" if they do not say it.
 
     Args:
+        shares: The library's `recorded_shares`.
         entry: An entry of the question.
         low: Smallest size in bytes.
         high: Largest size in bytes; None where there is no end.
     """
     last, is_cut = _MOST if high is None else high, False
-    for path in sorted((entry.folder / RECORDS).glob("*.json")):
-        shares: list[dict[str, Any]] = []
-        with suppress(InputError):
-            shares = read_record(entry.folder, path)["shares"]
-        for share in shares:
-            if share["collective"] != entry.collective or share["groups"][0] != list(entry.group):
-                continue
-            is_cut |= bool(share.get("cut"))
-            for row in share.get("unfiled", ()):
-                end = _MOST if row.get("max_bytes") is None else row["max_bytes"]
-                if row["target"] == entry.target and row.get("min_bytes", _MOST) <= last and low <= end:
-                    return "".join(char for char in row["refused"] if char.isprintable())
+    for share in shares:
+        if share["collective"] != entry.collective or share["groups"][0] != list(entry.group):
+            continue
+        is_cut |= bool(share.get("cut"))
+        for row in share.get("unfiled", ()):
+            end = _MOST if row.get("max_bytes") is None else row["max_bytes"]
+            if row["target"] == entry.target and row.get("min_bytes", _MOST) <= last and low <= end:
+                return "".join(char for char in row["refused"] if char.isprintable())
     return "the time of the build ran out; a longer budget may find one" if is_cut else ""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emit.check.program import check
-from emit.compiler.cuts import best_cut
+from emit.compiler.cuts import best_cuts
 from emit.compiler.lower import lower
 from emit.formats import write_program
 from emit.goal import goals_of
@@ -36,7 +36,7 @@ def algorithm_of(collective: str, chunks: int) -> Algorithm:
 @pytest.mark.parametrize("collective", TWO_FORM_COLLECTIVES)
 def test_both_forms_of_a_call(collective: str, inplace: bool) -> None:
     algorithm = algorithm_of(collective, 3)
-    common = best_cut(algorithm, [4, 8, 16, 32, 64])
+    common = best_cuts(algorithm, [4, 8, 16, 32, 64])[0]
     assert common.cells.chunks in (4, 8, 16, 32, 64)
     for target in TARGETS.values():
         program, goal = lower(algorithm, "x", limits=target.limits, inplace=inplace, common=common)
@@ -63,7 +63,7 @@ def test_cells_cost_little_time(collective: str) -> None:
     algorithm = algorithm_of(collective, 3)
     problem = algorithm.problem
     times, steps = [], []
-    for common in (None, best_cut(algorithm, [1 << e for e in range(2, 9)])):
+    for common in (None, best_cuts(algorithm, [1 << e for e in range(2, 9)])[0]):
         program, _ = lower(algorithm, "x", common=common)
         times.append(Predictor(program, problem.topology, problem.ranks).time_us(LARGEST))
         steps.append(program.nsteps)
@@ -80,4 +80,4 @@ def test_cut_blocks_keep_their_size() -> None:
     assert float(common.cells.fraction.sum()) == pytest.approx(float(collective.fraction.sum()))
     assert np.array_equal(common.first, [0, 2, 3, 4, 6, 7, 8, 10, 11])
     divisible = algorithm_of("allgather", 4)
-    assert best_cut(divisible, [4, 8]).cells is divisible.problem.collective  # Its chunks divide the sizes already.
+    assert best_cuts(divisible, [4, 8])[0].cells is divisible.problem.collective  # Its chunks divide the sizes already.

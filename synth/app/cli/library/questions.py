@@ -25,7 +25,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
 from synth.app.cli.size_ranges import parse_sweep
-from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
+from synth.app.clusters.placing import at_asked_sizes, recorded_shares, unfiled_schedules, why_no_file
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
@@ -267,13 +267,14 @@ def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
     """Print why ranges of sizes have no file where a build's record says it, a line for each reason; maybe nothing.
 
     Args:
-        entries: The entries, sorted.
+        entries: The entries of one library, sorted.
     """
     ranges: dict[str, list[str]] = {}
+    shares = recorded_shares(entries[0].folder) if entries else []
     for _, same in groupby(entries, lambda entry: entry.question_and_form):
         same_entries = list(same)
         for low, high in _left(same_entries, *(same_entries[0].asked or (0, None))):
-            if why := why_no_file(same_entries[0], low, high):
+            if why := why_no_file(shares, same_entries[0], low, high):
                 question = f"{same_entries[0].collective} of {format_spans(same_entries[0].group)}"
                 ranges.setdefault(why, []).append(f"{question}, {format_served(low, high)}")
     if ranges:
@@ -517,8 +518,9 @@ def pick_(
         if not entry.path.is_file():
             raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
-    asked = (e for e in entries if not picked and (e.collective, e.group, e.inplace) == (spelled, ranks, call.inplace))
-    reasons = (why_no_file(entry, size_bytes, size_bytes) for entry in asked if target in (None, entry.target))
+    asked = [e for e in entries if not picked and (e.collective, e.group, e.inplace) == (spelled, ranks, call.inplace)]
+    shares = recorded_shares(asked[0].folder) if asked else []
+    reasons = (why_no_file(shares, entry, size_bytes, size_bytes) for entry in asked if target in (None, entry.target))
     why += next((f"; {reason}" for reason in reasons if reason), "")
     if dead := [rank for rank in ranks if f"rank:{rank}" in dead_parts(without)]:
         left = format_spans([rank for rank in ranks if rank not in dead])

@@ -22,7 +22,7 @@ from synth.app.cli.library.questions import pick_, show
 from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
-from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules, why_no_file
+from synth.app.clusters.placing import at_asked_sizes, recorded_shares, unfiled_schedules, why_no_file
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
 from synth.baselines.vendors import LIBRARIES
@@ -405,8 +405,9 @@ def test_a_record_says_why_there_is_no_file(tmp_path: Path, cut: bool, low: int,
     row |= {"file": "mscclpp/a.json", "min_bytes": 4096, "max_bytes": 8192}
     (tmp_path / "index.json").write_bytes(index_text([row]))
     (tmp_path / "mscclpp").mkdir()
-    assert why_no_file(load_index(tmp_path)[0], low, low).startswith(why)
-    assert bool(why_no_file(load_index(tmp_path)[0], low, low)) == bool(why)
+    reason = why_no_file(recorded_shares(tmp_path), load_index(tmp_path)[0], low, low)
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
     printed = " ".join(CliRunner().invoke(show, [str(tmp_path)]).output.split())
     assert "no file (allgather of 0,1, up to 4 KiB): NCCL's own algorithm is faster" in printed
     picked = " ".join(CliRunner().invoke(pick_, [str(tmp_path), "allgather", "0,1", str(low)]).output.split())
