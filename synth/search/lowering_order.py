@@ -12,9 +12,9 @@ from synth.search.offer import Offer
 from synth.search.pace import LoweringPace
 
 FASTER = 0.98  # The part of a program's time below which another program is clearly faster.
+MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
-_MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
 _UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.
 _WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
 
@@ -88,7 +88,7 @@ class LoweringOrder:
         size_bytes = sizes[-1]
         program_us = min(rival.time_us(size_bytes) for rival in self.lowered)
         waiting = [rival for rival in self.waiting if rival.serves(size_bytes)]
-        faster = [rival for rival in waiting if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
+        faster = [rival for rival in waiting if rival.time_us(size_bytes) < MUCH_FASTER * program_us]
         surely = [rival for rival in faster if self.budget.is_short(self.pace.needs_s(rival.algorithm), False)]
         target = min(surely, key=lambda rival: rival.rank_at(size_bytes), default=offer)
         most_us = min(_NEARLY * target.time_us(size_bytes), FASTER * program_us)

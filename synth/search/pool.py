@@ -18,7 +18,7 @@ from synth.model.text import format_count
 from synth.search.budget import Budget
 from synth.search.executor import Executor
 from synth.search.frontier import frontier, winners
-from synth.search.lowering_order import FASTER, LoweringOrder
+from synth.search.lowering_order import FASTER, MUCH_FASTER, LoweringOrder
 from synth.search.offer import Execution, Offer
 from synth.search.pace import LoweringPace
 from synth.search.plans import ProgramScope
@@ -344,7 +344,10 @@ class Pool:
             self._refuse(offer, reason)
             return False
         has_program = bool(self.order.lowered)
-        if self.programs is ProgramScope.NONE or (has_program and self.programs is ProgramScope.FIRST):
+        if self.programs is ProgramScope.NONE:
+            return True
+        is_urgent = has_program and self._is_urgent(offer, sizes[-1])
+        if has_program and self.programs is ProgramScope.FIRST and not is_urgent:
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:
             return True
@@ -356,7 +359,12 @@ class Pool:
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self.pace.needs_s(offer.algorithm)
-        if self.searching and self.budget.waits(needs_s, self._spent_s):
+        waits = (
+            self.budget.is_too_long_for_first(self._spent_s + needs_s)
+            if is_urgent
+            else self.budget.waits(needs_s, self._spent_s)
+        )
+        if self.searching and waits:
             self._postponed.add(offer.algorithm)
             return True
         self._postponed.discard(offer.algorithm)
@@ -368,10 +376,21 @@ class Pool:
                 self._refuse(rival, self._reason_late(rival))
             return False
         if self.searching:
-            self._lower(offer, sizes)
+            self._lower(offer, sizes, in_haste=self.programs is ProgramScope.FIRST)
         elif not self._improve_better(offer, sizes[-1]):
             self._lower(self.order.next(offer, sizes), sizes)
         return False
+
+    def _is_urgent(self, offer: Offer, size_bytes: int) -> bool:
+        """Return whether a schedule is so much faster than all programs that its own does not wait for the end.
+
+        Beside other load, all programs at the end may take longer than the time that is kept for them.
+
+        Args:
+            offer: The fastest algorithm, which has no program while another one has.
+            size_bytes: Message size in bytes.
+        """
+        return offer.time_us(size_bytes) < MUCH_FASTER * self.order.rival_us(offer, size_bytes)
 
     def _least_s(self, offer: Offer, size_bytes: int) -> float:
         """Return the seconds to lower an offer such that the file of the fastest program so far can still be written.
@@ -449,7 +468,7 @@ class Pool:
         assert self.executor is not None
         sends = self.pace.sends(offer.algorithm)
         self.report(f"lowering {format_count(sends, 'send')}")
-        is_first = not self.order.lowered
+        is_first = not self.order.lowered or (self.searching and self._is_urgent(offer, sizes[-1]))
         begun, was_patient = now(), self.budget.is_patient
         enough, cutoff = self.budget.lowering_deadlines(
             self.searching, self._sharing, is_first, self.pace.needs_s(offer.algorithm), self.executor.writing

@@ -14,6 +14,7 @@ from synth.engines.request import Candidate, Options
 from synth.model.deadline import TimeUp, now
 from synth.model.problem import LARGEST, make_problem
 from synth.search.budget import Budget, Overtime
+from synth.search.lowering_order import MUCH_FASTER
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, ProgramScope, Stage
 from synth.search.pool import Pool
@@ -110,17 +111,32 @@ def test_a_first_program_that_takes_long_waits_for_a_part_of_the_budget(executor
     assert executor.lowered == [small.engine]
 
 
-def test_only_a_first_program_is_made_where_the_caller_makes_the_others(executor: Clocked) -> None:
+def test_the_caller_may_make_all_programs(executor: Clocked) -> None:
     executor.send_s = 1e-6
-    algorithms = by_sends()
-    for programs, most in ((ProgramScope.FIRST, 1), (ProgramScope.NONE, 0)):
-        executor.lowered.clear()
-        pool = Pool(executor, Budget(SECONDS))
-        pool.searching, pool.programs = True, programs
-        for algorithm in algorithms:
-            pool.add(algorithm, LARGEST)
-        assert len(executor.lowered) == most
-        assert pool.best_us(LARGEST) == min(algorithm.time_us(LARGEST) for algorithm in algorithms)
+    pool = Pool(executor, Budget(SECONDS))
+    pool.searching, pool.programs = True, ProgramScope.NONE
+    for algorithm in by_sends():
+        pool.add(algorithm, LARGEST)
+    assert executor.lowered == []
+    assert pool.best_us(LARGEST) == min(algorithm.time_us(LARGEST) for algorithm in by_sends())
+
+
+@pytest.mark.parametrize("programs", [ProgramScope.FIRST, ProgramScope.ALL])
+@pytest.mark.parametrize(("over_urgent", "is_lowered"), [(1.01, True), (0.99, False)])
+def test_only_an_urgent_program_is_made_where_another_one_would_wait(
+    executor: Clocked, programs: ProgramScope, over_urgent: float, is_lowered: bool
+) -> None:
+    """Check that a search does not depend on its end where all programs so far are much slower than a schedule."""
+    small, *_, large = by_sends()
+    executor.send_s = 0.2 * SECONDS / len(large.schedule)  # Others get a tenth of the budget.
+    pool = Pool(executor, Budget(SECONDS))
+    pool.searching, pool.programs = True, programs
+    factor = over_urgent * large.time_us(LARGEST) / MUCH_FASTER / small.time_us(LARGEST)
+    pool.offers = [Offer(small, Slower(small, factor))]
+    executor.clock[0] += 0.5 * SECONDS
+    pool.add(large, LARGEST)
+    assert executor.lowered == ([large.engine] if is_lowered else [])
+    assert pool.best_us(LARGEST) == large.time_us(LARGEST)
 
 
 def test_lowering_takes_no_more_than_its_share_of_the_time_so_far(executor: Clocked) -> None:
