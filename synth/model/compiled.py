@@ -259,7 +259,7 @@ def _report_once() -> None:
 
 
 class _CallInThread:
-    """A compiled function whose first call runs in a separate thread while the caller waits.
+    """A compiled function whose first call runs in a separate thread while the main thread waits.
 
     Ctrl-C reaches the main thread only. Raised amid the compiler it would be swallowed by one of the compiler's
     callbacks, or leave a loop half compiled. Here Ctrl-C ends the wait, and the compiler goes on undisturbed until the
@@ -282,6 +282,8 @@ class _CallInThread:
             return self.compilations() == before
 
         try:
+            if threading.current_thread() is not threading.main_thread():
+                return self.call(*args, **keywords)  # The main thread works meanwhile, and its time counts.
             return uncounted(partial(self._waited_for, *args, **keywords), counts)
         finally:
             _has_compiled = _has_compiled or not counts()
@@ -289,12 +291,10 @@ class _CallInThread:
     def _waited_for(self, *args: object, **keywords: object) -> object:
         """Make the call in a thread, wait for it, and return its result or raise its error.
 
-        Another thread than the main one calls directly. Once the call has compiled something, and such calls have taken
-        more than 2 s of this process, that is reported (`_report_once`). Ctrl-C ends the wait, and the thread goes on.
+        Once the call has compiled something, and such calls have taken more than 2 s of this process, that is reported
+        (`_report_once`). Ctrl-C ends the wait, and the thread goes on.
         """
         global _compiled_s
-        if threading.current_thread() is not threading.main_thread():
-            return self.call(*args, **keywords)
         answer: list[object] = []
         fault: list[BaseException] = []
 

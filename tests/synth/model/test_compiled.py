@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from io import StringIO
@@ -12,6 +13,7 @@ import pytest
 
 from synth.model import compiled
 from synth.model.compiled import Runner, _CallInThread, _compiled, choose_runner, compiling_all, is_little
+from synth.model.deadline import now
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,25 @@ def test_after_a_loop_that_was_missing_others_are_not_compiled_for_little_work(
     loop(1)
     assert choose_runner(0.1).interpreted
     assert is_little(500, 100)
+
+
+def test_a_call_in_another_thread_does_not_stop_the_clock_of_the_main_one() -> None:
+    """Check that loops which bounds load or compile beside the search take nothing from its budget unseen."""
+    calls, may_end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        calls.set()
+        assert may_end.wait(60)
+
+    thread = threading.Thread(target=_CallInThread(call, lambda: 0), daemon=True)
+    thread.start()
+    assert calls.wait(60)
+    before = now()
+    time.sleep(0.01)
+    passed_s = now() - before
+    may_end.set()
+    thread.join()
+    assert passed_s > 0
 
 
 def test_the_notice_of_compiling_comes_only_after_it_took_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def test_time_to_write_the_fastest_program_is_kept(executor: Clocked, spare_s: f
     pool.offers = [Offer(large, Slower(large, factor)), Offer(small)]
     kept_s = pool.pace.surely_written_s(large) + executor.send_s * len(small.schedule)
     assert kept_s > pool.pace.needs_s(small) + 1.0
-    executor.clock[0] = pool.budget.writing_deadline - kept_s - spare_s
+    executor.clock[0] += pool.budget.writing_deadline - kept_s - spare_s - now()
     assert executor.lowered == []
     best = pool.best(LARGEST)
     assert best is not None
