@@ -29,7 +29,7 @@ _CHECKABLE = 1.03  # gain in time that chunks must bring that are so fine that a
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellNumbers:
     """The cells of programs for one target.
 
     Attributes:

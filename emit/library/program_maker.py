@@ -17,7 +17,7 @@ from emit.compiler.lower import Lowering
 from emit.formats import FORMATS, draft_program, write_program
 from emit.goal import Goal
 from emit.images import whole_program
-from emit.library.cells import Cells, images_under
+from emit.library.cells import CellNumbers, images_under
 from emit.library.lowered import Lowered, exact_scale
 from emit.library.units import cut_in_proportion, merged_routes
 from emit.program import Program
@@ -64,7 +64,7 @@ class ProgramMaker:
         self.patience_s = patience_s
         self.nodes: list[int] = problem.topology.nodes[list(problem.ranks)].tolist()
         self.form = FORMATS[target.format]
-        self.cells = Cells(target, size)
+        self.cells = CellNumbers(target, size)
         self.send_s = PROGRAM_SEND_S if self.form.holds_program else PLAN_SEND_S
         self.of_other_form: dict[Algorithm, Lowered] = {}
         self.lowering: Lowering | None = None

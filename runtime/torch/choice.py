@@ -63,7 +63,7 @@ class Method(NamedTuple):
     algorithm: str | None = None
 
 
-class Choice(NamedTuple):
+class CallChoice(NamedTuple):
     """The program that serves a call, or None for the wrapped back end, and the reason.
 
     Attributes:
@@ -82,9 +82,9 @@ class Choice(NamedTuple):
     planned: bool = False
 
 
-def _of_other(backend: str, reason: str) -> Choice:
+def _of_other(backend: str, reason: str) -> CallChoice:
     """Return the choice of a back end that is not ours: the wrapped one or an added one, with the choice's reason."""
-    return Choice(None, reason, added="" if backend == WRAPPED else backend)
+    return CallChoice(None, reason, added="" if backend == WRAPPED else backend)
 
 
 def _plain_collective(name: str) -> str:
@@ -274,7 +274,7 @@ class Chooser:
             if entry.nranks == ranks and _runs_here(entry):
                 self._read(entry)
 
-    def choose(self, call: TableCall, method: Method | None = None) -> Choice:
+    def choose(self, call: TableCall, method: Method | None = None) -> CallChoice:
         """Return what serves a call; `method` overrules SYNTH_BACKEND.
 
         The wrapped back end serves groups of one rank, and whatever no algorithm serves. Whether the program can run on
@@ -302,7 +302,7 @@ class Chooser:
     def plans(self, call: TableCall, method: Method | None = None) -> bool:
         """Return whether calls that differ from this one only in size may be planned for the sizes of their blocks.
 
-        `method` overrules SYNTH_BACKEND. `Choice.planned` says which of them are.
+        `method` overrules SYNTH_BACKEND. `CallChoice.planned` says which of them are.
         """
         return self._cached_plans(method or Method(self.backend), call._replace(size_bytes=1))
 
@@ -338,7 +338,7 @@ class Chooser:
         ranges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
         return {low for low, _ in ranges} | {high + 1 for _, high in ranges if high is not None}
 
-    def path(self, choice: Choice) -> str:
+    def path(self, choice: CallChoice) -> str:
         """Return "wrapped", "direct" or "program" for a choice, as in `paths`.
 
         A program of the library is never "direct".
@@ -432,7 +432,7 @@ class Chooser:
             None,
         )
 
-    def _choose(self, method: Method, call: TableCall) -> Choice:
+    def _choose(self, method: Method, call: TableCall) -> CallChoice:
         """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises.
 
         The wrapped back end serves groups of one rank, and all calls with gloo. A named algorithm serves any call that
@@ -452,11 +452,11 @@ class Chooser:
         plans = method.backend == "synth" or (method.backend == "auto" and not has_rows)
         return choice._replace(planned=plans and ranks > 1)
 
-    def _choose_algorithm(self, method: Method, call: TableCall) -> Choice:
+    def _choose_algorithm(self, method: Method, call: TableCall) -> CallChoice:
         """Return what `_choose` does, planned only where the method or a row of the table names PLANNED."""
         backend = method.backend
         if len(call.ranks) < 2:
-            return Choice(None, "a group of one rank")
+            return CallChoice(None, "a group of one rank")
         if backend == WRAPPED or backend in ADDED:
             return _of_other(backend, "asked for")
         if method.algorithm is not None:
@@ -471,23 +471,23 @@ class Chooser:
         if backend == "auto":
             is_for_equal = call.has_splits and not self.measures_splits(call)
             if is_for_equal and len(self.paths(call._replace(has_splits=False), method)) > 1:
-                return Choice(None, SPLITS)
+                return CallChoice(None, SPLITS)
             row = self._row(call)
             if row is not None and row.backend != "synth":
                 return _of_other(row.backend, "by the table")
             if row is None and not self.rows:
                 self._tell_without_table(call)
             if row is None:
-                return Choice(None, "no row of the table fits" if self.rows else NO_TABLE)
+                return CallChoice(None, "no row of the table fits" if self.rows else NO_TABLE)
             # The table was measured before the failure, so its algorithm may use the failed parts.
             if self.without and row.algorithm != PLANNED:
                 choice = self._of_library(call, None, "for the failure")
                 if choice is not None:
                     return choice
             choice = self._named(call, row.algorithm, "by the table")
-            return choice or Choice(None, f"the table's algorithm {row.algorithm} does not exist")
+            return choice or CallChoice(None, f"the table's algorithm {row.algorithm} does not exist")
         choice = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
-        return choice or Choice(None, "no algorithm serves it")
+        return choice or CallChoice(None, "no algorithm serves it")
 
     def _tell_without_table(self, call: TableCall) -> None:
         """Warn once that the library's algorithms are not used, since no measurement shows that they are faster.
@@ -502,14 +502,14 @@ class Chooser:
                 " SYNTH_BACKEND=synth to use the library without a measurement"
             )
 
-    def _named(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
+    def _named(self, call: TableCall, name: str | None, reason: str) -> CallChoice | None:
         """Return the choice of a named algorithm, or None if it cannot serve the call; `reason` is the choice's reason.
 
         An algorithm of the library goes before a built-in one of this name. Without a name it is the library's
         algorithm that serves the call, otherwise the default built-in one. PLANNED names plans, which need a network.
         """
         if name == PLANNED and call.collective == "alltoall":
-            return None if self.network is None else Choice(None, reason, planned=True)
+            return None if self.network is None else CallChoice(None, reason, planned=True)
         choice = self._of_library(call, name, reason)
         if choice is not None:
             return choice
@@ -517,9 +517,9 @@ class Chooser:
         algorithm = name or usual(call.collective, ranks, call.size_bytes)
         if algorithm is None or algorithm not in names(call.collective, ranks):
             return None
-        return Choice(built_in(call.collective, algorithm, ranks, call.root), reason)
+        return CallChoice(built_in(call.collective, algorithm, ranks, call.root), reason)
 
-    def _of_library(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
+    def _of_library(self, call: TableCall, name: str | None, reason: str) -> CallChoice | None:
         """Return the choice of the first entry of `_entries` that serves the call, or None if there is none.
 
         Without a name the size of the call must be in the entry's range. A named entry serves any size; its name is
@@ -529,7 +529,7 @@ class Chooser:
             if Path(entry.file).stem == name or (name is None and entry.in_range(call.size_bytes)):
                 program = self._read(entry)
                 if program.collective == call.collective and program.nranks == len(call.ranks):
-                    return Choice(program, reason, _order(entry, call.ranks))
+                    return CallChoice(program, reason, _order(entry, call.ranks))
         return None
 
     def _entries(self, call: TableCall) -> list[IndexEntry]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from emit.program import Program
 from runtime.buffers import Layout
 from runtime.torch.added import ADDED
-from runtime.torch.choice import Choice, Chooser, Method
+from runtime.torch.choice import CallChoice, Chooser, Method
 from runtime.torch.failures.compare import check_same_choices
 from runtime.torch.messages import Messages
 from runtime.torch.programs.blocks import Buffers
@@ -159,7 +159,7 @@ class RankChoices:
 
     def choose(
         self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
-    ) -> tuple[Choice, RankProgram | None]:
+    ) -> tuple[CallChoice, RankProgram | None]:
         """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
 
         The choice then has no program, and its reason says why; it may name an added back end. This is also so if our
@@ -189,19 +189,19 @@ class RankChoices:
         elif not call.size_bytes:
             reason = "no data to move"
         if reason and not ADDED:
-            return Choice(None, reason), None
+            return CallChoice(None, reason), None
         choice = self.chooser.choose(call, method or requested_method.get())
         if choice.added:
             if first_tensor.device.type in ADDED[choice.added].devices:
                 return choice, None
             reason = f"tensors on {first_tensor.device.type}: {choice.added} does not take them"
         if reason or choice.program is None:
-            return Choice(None, reason or choice.reason), None
+            return CallChoice(None, reason or choice.reason), None
         name, part = choice.program.name, self.part(choice.program, choice.order)
         if choice.program.nchannels > MAX_CHANNELS:
-            return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
+            return CallChoice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
         if not part.fits(buffers.block):
-            return Choice(None, f"{name}: its chunks would differ in length for this size"), None
+            return CallChoice(None, f"{name}: its chunks would differ in length for this size"), None
         return choice, part
 
     def choose_uneven(

@@ -28,7 +28,7 @@ HOP = 0.02  # A link costs so much of the least price more: of equally short pat
 
 
 @dataclass(frozen=True, eq=False)
-class Phase:
+class StatePhase:
     """What is done in one state.
 
     Attributes:
@@ -51,7 +51,7 @@ class RoutedSequence:
         estimate_us: About how long the phases take in µs, without the changes.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[StatePhase, ...]
     estimate_us: float
 
 
@@ -229,7 +229,7 @@ def exchange(
         own_sums: Whether every rank adds for itself all that it gets, which is faster for short messages.
     """
     count, contributions = network.nranks, [1 << rank for rank in range(network.nranks)]  # As bits of ranks.
-    phases: list[Phase] = []
+    phases: list[StatePhase] = []
     estimate_us = 0.0
     for number in sequence:
         state, part_of_rank = network.states[number], _parts_of(network.states[number])
@@ -259,7 +259,7 @@ def exchange(
             phase_us = max(phase_us, (1 if own_sums else 2) * float(state.alpha_us.max()) + sent * message_us)
         if ends:
             estimate_us += phase_us
-            phases.append(Phase(number, _collective_of(ends, blocks, collective, reduces=True), tuple(blocks)))
+            phases.append(StatePhase(number, _collective_of(ends, blocks, collective, reduces=True), tuple(blocks)))
     is_whole = all(value == (1 << count) - 1 for value in contributions)
     return RoutedSequence(tuple(phases), estimate_us) if is_whole else None
 
@@ -292,7 +292,7 @@ def _routed(
 ) -> RoutedSequence | None:
     """Return the phases of `route` where the busiest link of a state costs `crowded` times its own price more."""
     trees, total_share = trees_of(collective), float(pair_needs(collective).sum())
-    phases: list[Phase] = []
+    phases: list[StatePhase] = []
     estimate_us = 0.0
     for gathers in (True, False):
         own = [tree for tree in trees if tree.gathers is gathers]
@@ -407,14 +407,14 @@ def _grow(tree: _Tree, parents: Sequence[Ints], layers: Sequence[_Layer]) -> Non
                 holders.add(far)
 
 
-def _phase_of(number: int, layer: _Layer, whole: Collective) -> Phase:
+def _phase_of(number: int, layer: _Layer, whole: Collective) -> StatePhase:
     """Return what a layer must send, in the state of a number; blocks with the same ends are one chunk."""
     blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for block, (holders, edges) in sorted(layer.moves.items()):
         for ends in _ends(holders, edges, layer.gathers):
             blocks_of.setdefault(ends, []).append(block)
     blocks = tuple(map(tuple, blocks_of.values()))
-    return Phase(number, _collective_of(list(blocks_of), blocks, whole, layer.gathers), blocks)
+    return StatePhase(number, _collective_of(list(blocks_of), blocks, whole, layer.gathers), blocks)
 
 
 def _collective_of(

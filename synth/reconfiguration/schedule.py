@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.model.collective import Collective, every_cut, one_shot
-from synth.reconfiguration.routing import Phase
+from synth.reconfiguration.routing import StatePhase
 from synth.reconfiguration.states import ChangingNetwork
 from synth.verify.algorithm import Algorithm
 from topologies.errors import VerificationError
@@ -31,7 +31,7 @@ class ChangingSchedule:
 
     network: ChangingNetwork
     collective: Collective
-    phases: tuple[Phase, ...]
+    phases: tuple[StatePhase, ...]
     algorithms: tuple[Algorithm, ...]
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ def _all_of(collective: Collective, block: int) -> int:
     return sum(1 << rank for rank in np.flatnonzero(collective.holds[block]).tolist())
 
 
-def _check_algorithm(where: str, network: ChangingNetwork, phase: Phase, algorithm: Algorithm) -> None:
+def _check_algorithm(where: str, network: ChangingNetwork, phase: StatePhase, algorithm: Algorithm) -> None:
     """Check that an algorithm solves a phase, on all ranks of its state, with its chunks cut into equal parts.
 
     Raises:
@@ -96,7 +96,7 @@ def _check_algorithm(where: str, network: ChangingNetwork, phase: Phase, algorit
 
 
 def _arrivals(
-    where: str, collective: Collective, phase: Phase, contributions: dict[tuple[int, int], int]
+    where: str, collective: Collective, phase: StatePhase, contributions: dict[tuple[int, int], int]
 ) -> dict[tuple[int, int], int]:
     """Return what ranks hold after a phase that they did not hold before, as contributions by (rank, block).
 

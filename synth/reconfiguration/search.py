@@ -26,8 +26,8 @@ from synth.model.text import format_count, format_gap, format_size, format_time
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
     HOP,
-    Phase,
     RoutedSequence,
+    StatePhase,
     distances,
     estimated_us,
     exchange,
@@ -40,7 +40,7 @@ from synth.reconfiguration.routing import (
 )
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.states import ChangingNetwork, read_states
-from synth.reconfiguration.witness import ChangesBound, Limits
+from synth.reconfiguration.witness import ChangesBound, ClaimLimits
 from synth.search.budget import BudgetTooShort
 from synth.search.plans import ISOLATED, SINGLE
 from synth.search.search import search
@@ -103,7 +103,7 @@ class Choice:
     schedule: ChangingSchedule
     time_us: float
     bound_us: float
-    limits: Limits
+    limits: ClaimLimits
     single: ChangingSchedule | None
     single_us: float | None
 
@@ -317,7 +317,7 @@ class _PhaseSolver:
     fastest: dict[tuple[int, bytes], Algorithm] = field(default_factory=dict)
     interrupted: bool = False
 
-    def solve(self, phase: Phase, budget_s: float, thorough: bool = False) -> Algorithm:
+    def solve(self, phase: StatePhase, budget_s: float, thorough: bool = False) -> Algorithm:
         """Return the fastest algorithm of a phase so far; search first if it is new, or if `thorough` is set.
 
         A quick search with no more than `_LEAST_S` seconds waits for its first answer.
@@ -364,7 +364,7 @@ def _search_single_states(
             continue
         parts = blocks.nchunks // problem.collective.nchunks
         of_chunks = tuple(tuple(range(c * parts, (c + 1) * parts)) for c in range(problem.collective.nchunks))
-        able.append(Phase(number, problem.collective, of_chunks))
+        able.append(StatePhase(number, problem.collective, of_chunks))
     for phase in able:
         if solver.interrupted:
             break
@@ -500,7 +500,7 @@ def _min_plus(first: Floats, second: Floats) -> Floats:
 
 
 def _solved(
-    network: ChangingNetwork, blocks: Collective, phases: tuple[Phase, ...], solver: _PhaseSolver, phase_s: float
+    network: ChangingNetwork, blocks: Collective, phases: tuple[StatePhase, ...], solver: _PhaseSolver, phase_s: float
 ) -> ChangingSchedule:
     """Return the schedule of phases, which are solved, by their best algorithms so far, and checked."""
     return ChangingSchedule(network, blocks, phases, tuple(solver.solve(phase, phase_s) for phase in phases))

@@ -44,7 +44,7 @@ class SetClaim:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClaimLimits:
     """The claim that decides a bound.
 
     Attributes:
@@ -75,20 +75,20 @@ class ChangesBound:
     root: int
     claims: tuple[tuple[SetClaim, ...], ...]
 
-    def at(self, network: ChangingNetwork, size_bytes: float) -> tuple[float, Limits]:
+    def at(self, network: ChangingNetwork, size_bytes: float) -> tuple[float, ClaimLimits]:
         """Return the time in µs that no schedule over any sequence of states can beat, and what proves it.
 
         Args:
             network: The network, with the times of changes.
             size_bytes: Message size in bytes.
         """
-        candidates: list[tuple[float, int, int, Limits]] = []
+        candidates: list[tuple[float, int, int, ClaimLimits]] = []
         for changes, claims in enumerate(self.claims):
             for claim in claims:
                 if claim.witnesses:
                     changing_us = least_changing_us(network, claim.states, changes)
                     witness = decisive(claim.witnesses, size_bytes)
-                    limits = Limits(changes, changing_us, claim, witness)
+                    limits = ClaimLimits(changes, changing_us, claim, witness)
                     candidates.append((changing_us + witness.at(size_bytes), changes, len(candidates), limits))
         bound_us, *_, limits = min(candidates)
         return bound_us, limits

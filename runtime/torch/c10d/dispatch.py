@@ -18,7 +18,7 @@ from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, GATHER, OPERATIO
 from runtime.torch.c10d.pass_through import PassThrough
 from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
-from runtime.torch.choice import CHOSEN, Choice
+from runtime.torch.choice import CHOSEN, CallChoice
 from runtime.torch.core import Core, Issued, Terms, stated_sizes, type_name, type_text
 from runtime.torch.counters import counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
@@ -404,7 +404,7 @@ class Dispatcher:
         self,
         issued: Issued,
         operation: TorchOperation,
-        choice: Choice,
+        choice: CallChoice,
         buffers: Buffers,
         arguments: Arguments,
         opts: Any,

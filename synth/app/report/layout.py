@@ -25,7 +25,7 @@ _PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distanc
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class DrawnPlaces:
     """Places in units of the distance of neighbours; y grows downwards.
 
     Attributes:
@@ -42,7 +42,7 @@ class Places:
     stub: Floats = field(default_factory=lambda: np.zeros((0, 3)))
 
 
-def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
+def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> DrawnPlaces:
     """Return the places of some ranks of a topology, followed by those of switches.
 
     Grids of a family's name are placed as grids, trees of switches in tiers. All others are on a circle, or on a circle
@@ -69,7 +69,7 @@ def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nsw
         return _grid(dims, np.asarray(ranks, dtype=np.int64), ends, bends)
     if n > _MOST_ON_CIRCLE:
         y, x = np.divmod(np.arange(n), math.ceil(math.sqrt(n * 1.5)))
-        return Places(x.astype(np.float64), y.astype(np.float64))
+        return DrawnPlaces(x.astype(np.float64), y.astype(np.float64))
     return _circle(n, 0, ends) if len(np.unique(nodes)) < 2 else _circles(nodes)
 
 
@@ -92,7 +92,7 @@ class EdgeFigures:
 
 
 def network_view(
-    at: Places,
+    at: DrawnPlaces,
     ends: Ints,
     nranks: int,
     members: int,
@@ -169,7 +169,7 @@ def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
     return dims if math.prod(dims) == total and len(dims) > 1 else None
 
 
-def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> Places:
+def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> DrawnPlaces:
     """Return the places of a grid's ranks: planes of its last two dimensions next to each other in rows.
 
     Args:
@@ -198,7 +198,7 @@ def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> Places
         direction[long] = -offset[long] / length[long, None]
         direction[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
     cut = np.flatnonzero(direction.any(axis=1))
-    return Places(x, y, stub=np.column_stack([cut, direction[cut]]))
+    return DrawnPlaces(x, y, stub=np.column_stack([cut, direction[cut]]))
 
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
@@ -227,7 +227,7 @@ def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
     return np.where(count > 0, total / np.maximum(count, 1), x[below].mean())[vertices]
 
 
-def _circle(n: int, nswitches: int, ends: Ints) -> Places:
+def _circle(n: int, nswitches: int, ends: Ints) -> DrawnPlaces:
     """Return places with ranks on a circle, a little wider than high, and switches in it, near the ranks they serve."""
     radius = max(1.2, n / (2 * math.pi))
     angle = 2 * np.pi * np.arange(n) / max(n, 1)
@@ -245,10 +245,10 @@ def _circle(n: int, nswitches: int, ends: Ints) -> Places:
         angle = 2 * np.pi * np.arange(len(same)) / len(same)
         x[same] += 0.45 * radius * np.cos(angle)
         y[same] += 0.45 * radius * np.sin(angle)
-    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)))
+    return DrawnPlaces(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)))
 
 
-def _circles(nodes: Ints) -> Places:
+def _circles(nodes: Ints) -> DrawnPlaces:
     """Return places with a circle of ranks for each chassis, the circles in rows; `nodes` has each rank's chassis."""
     chassis = np.unique(nodes, return_inverse=True)[1].reshape(-1)
     sizes = np.bincount(chassis)
@@ -258,10 +258,10 @@ def _circles(nodes: Ints) -> Places:
     angle = 2 * np.pi * place / sizes[chassis]
     x = column[chassis] * (2 * radius + 1.5) + radius * np.sin(angle)
     y = row[chassis] * (2 * radius + 1.5) - radius * np.cos(angle)
-    return Places(x, y, min(1.0, 2 * math.pi * radius / float(sizes.max())))
+    return DrawnPlaces(x, y, min(1.0, 2 * math.pi * radius / float(sizes.max())))
 
 
-def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
+def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> DrawnPlaces:
     """Return places with ranks below, chassis by chassis, and switches above them by their distance from the ranks.
 
     Args:
@@ -292,4 +292,4 @@ def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
         spread[ranked] = np.maximum.accumulate(centre[ranked] - offset) + offset
         x[members] = spread - (spread.mean() - centre.mean())
         y[members] = -max(1.4, width / 2 / int(level.max())) * tier
-    return Places(x, y)
+    return DrawnPlaces(x, y)

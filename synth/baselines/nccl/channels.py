@@ -262,7 +262,7 @@ class _ChannelSearch:
             return min(network_channels, int(switched * n / passing / intra + _SLACK))
         if nvlink and not self.node.pairs:
             return 0
-        return _Paths(self.node, nvlink, self._open).most(intra, network_channels, same, self.node.nics)
+        return _NodePaths(self.node, nvlink, self._open).most(intra, network_channels, same, self.node.nics)
 
     @property
     def _open(self) -> bool:
@@ -277,7 +277,7 @@ class _ChannelSearch:
         return sum(int(nic.gbs / gbs + _SLACK) for nic in self.node.nics)
 
 
-class _Paths:
+class _NodePaths:
     """Paths through all GPUs of a node without switches, each of which takes its bandwidth from the links.
 
     Attributes:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 
-class Phase(NamedTuple):
+class MessagePhase(NamedTuple):
     """Messages that each node sends.
 
     Attributes:
@@ -43,7 +43,7 @@ class Doors(NamedTuple):
     alpha_us: float
 
 
-def growing(nodes: int, doors: Doors, widest: int) -> tuple[Phase, ...]:
+def growing(nodes: int, doors: Doors, widest: int) -> tuple[MessagePhase, ...]:
     """Return phases in which a message carries all that has come to its node by then, of at most `widest` nodes.
 
     Args:
@@ -57,13 +57,13 @@ def growing(nodes: int, doors: Doors, widest: int) -> tuple[Phase, ...]:
         width = min(arrived, widest, nodes - len(arrived_us))
         arrived_us += [_send(free_us, doors, width, 1, 0.0) + doors.alpha_us] * width
         widths.append(width)
-    return tuple(Phase(len(list(equal_widths)), width, 1) for width, equal_widths in groupby(widths))
+    return tuple(MessagePhase(len(list(equal_widths)), width, 1) for width, equal_widths in groupby(widths))
 
 
-def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:
+def evened(phases: tuple[MessagePhase, ...], doors: int) -> tuple[MessagePhase, ...]:
     """Return phases whose last messages, where these are fewer than the doors, are spread over all doors."""
     extra = sum(phase.messages for phase in phases) % doors
-    divided = list[Phase]()
+    divided = list[MessagePhase]()
     for phase in reversed(phases):
         last = min(extra, phase.messages)
         extra -= last
@@ -72,7 +72,7 @@ def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:
     return tuple(reversed(divided))
 
 
-def lasts_us(nodes: int, doors: Doors, phases: tuple[Phase, ...]) -> float:
+def lasts_us(nodes: int, doors: Doors, phases: tuple[MessagePhase, ...]) -> float:
     """Return the time in µs until every node has the data of all, and could send them on."""
     free_us, arrived_us = [0.0] * doors.places, [0.0]  # of the nodes 0, 1, … behind
     for phase in phases:

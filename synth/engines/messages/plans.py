@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.engines.messages.merging import Phase
+from synth.engines.messages.merging import MessagePhase
 from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.trees import Hand, one_peer_a_door, rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
@@ -55,7 +55,7 @@ class MessagesForm(NamedTuple):
     trees: int = 0
     doors: int = 0
     lag: float = 0.0
-    merged: tuple[Phase, ...] = ()
+    merged: tuple[MessagePhase, ...] = ()
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ _ROUND_OFF = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Doors:
+class RailDoors:
     """The nodes and rails of a problem's ranks.
 
     Attributes:
@@ -141,7 +141,7 @@ def positions_of_equal(values: Ints) -> Ints:
     return place
 
 
-def find_doors(problem: Problem) -> Doors:
+def find_doors(problem: Problem) -> RailDoors:
     """Return the nodes and rails of a problem's ranks.
 
     Raises:
@@ -184,7 +184,7 @@ def find_doors(problem: Problem) -> Doors:
         raise InputError("rails needs doors in every node that are linked to those of its rail")
     if not ((door >= 0)[:, None] & (door >= 0)).any(axis=2).all():
         raise InputError("rails needs a rail in common of every two nodes")
-    return Doors(node, place, members, door, rank_on, rail, rates[0], rates[1], link)
+    return RailDoors(node, place, members, door, rank_on, rail, rates[0], rates[1], link)
 
 
 def _are_linked(link: Ints, door: Ints) -> Bools | bool:

@@ -19,7 +19,7 @@ import numpy as np
 from synth.baselines.fifo import waits
 from synth.engines.flow.csr_network import csr_network
 from synth.engines.flow.list_scheduling import list_schedule
-from synth.engines.rails.doors import Doors
+from synth.engines.rails.doors import RailDoors
 from synth.engines.rails.plan import Rows, joined
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import choose_runner
@@ -32,7 +32,7 @@ _EARLY = 1  # Slots for which a node's sums are ready before they cross, so that
 _ROUND_OFF = 1e-9
 
 
-class Pace(NamedTuple):
+class SlotPace(NamedTuple):
     """The pace of slots.
 
     Attributes:
@@ -46,7 +46,7 @@ class Pace(NamedTuple):
     latency_us: float
 
 
-def paced(problem: Problem, doors: Doors, copies: Rows, pieces: int, size_bytes: float) -> Schedule:
+def paced(problem: Problem, doors: RailDoors, copies: Rows, pieces: int, size_bytes: float) -> Schedule:
     """Return the sends of a problem in the order of their slots, without times.
 
     Args:
@@ -77,13 +77,13 @@ def _slots(rows: Rows) -> tuple[Ints, Floats]:
     return slot, rows.slot - slot
 
 
-def _are_unlike(doors: Doors) -> Bools:
+def _are_unlike(doors: RailDoors) -> Bools:
     """Return whether each node lacks a rank or has a door that is slower than the fastest of all, shape (nodes,)."""
     rates = np.stack([doors.rate_in, doors.rate_out])
     return np.asarray((rates < rates.max()).any(axis=(0, 2)) | (doors.members < 0).any(axis=1))
 
 
-def _pace(problem: Problem, doors: Doors, copies: Rows, size_bytes: float) -> Pace:
+def _pace(problem: Problem, doors: RailDoors, copies: Rows, size_bytes: float) -> SlotPace:
     """Return the pace at which all nodes can send and receive a slot's chunks over their doors."""
     net = problem.network
     kilobytes = float(problem.collective.chunk_bytes(size_bytes).max()) * 1e-3
@@ -94,10 +94,10 @@ def _pace(problem: Problem, doors: Doors, copies: Rows, size_bytes: float) -> Pa
     inside_us = (kilobytes / net.bandwidth_gbs[inner] + net.alpha_us[inner]).max(initial=0.0)
     outer = doors.link[copies.tail[crosses], copies.head[crosses]]
     latency_us = 2 * inside_us * (doors.members.shape[1] - 1) + float(net.alpha_us[outer].max()) + slot_us
-    return Pace(float(slot_us), doors.slowness, latency_us)
+    return SlotPace(float(slot_us), doors.slowness, latency_us)
 
 
-def _pieces(nchunks: int, pieces: int, doors: Doors, copies: Rows, pace: Pace) -> tuple[Rows, Bools, Floats]:
+def _pieces(nchunks: int, pieces: int, doors: RailDoors, copies: Rows, pace: SlotPace) -> tuple[Rows, Bools, Floats]:
     """Return the sends of an all-reduce in pieces, whether each adds, and the times in µs at which they are planned.
 
     Args:
@@ -125,7 +125,7 @@ def _pieces(nchunks: int, pieces: int, doors: Doors, copies: Rows, pace: Pace) -
     return joined(columns), np.repeat(adds, len(slot)), np.concatenate(when_us)
 
 
-def _slot_times(nslots: int, pieces: int, pace: Pace) -> tuple[Floats, Floats]:
+def _slot_times(nslots: int, pieces: int, pace: SlotPace) -> tuple[Floats, Floats]:
     """Return the starts in µs of the slots of sums and of copies.
 
     Slot s of piece p is at p · nslots + s. The last slot of a piece is the first of the next one.
@@ -153,7 +153,7 @@ def _slot_times(nslots: int, pieces: int, pace: Pace) -> tuple[Floats, Floats]:
 
 
 def _order_node(
-    problem: Problem, doors: Doors, node: int, rows: Rows, adds: Bools, when_us: Floats, size_bytes: float
+    problem: Problem, doors: RailDoors, node: int, rows: Rows, adds: Bools, when_us: Floats, size_bytes: float
 ) -> None:
     """Set `when_us` of the sends inside and out of a node to those of a list schedule in which chunks come as planned.
 

@@ -2,7 +2,7 @@
 
 A message between two nodes is one chunk that crosses over one rail. In slot t every node sends to the node t places
 after it, so that in every slot each door sends and receives as often as any other. Nodes whose doors differ get and
-send their messages over them in proportion to their rates (see `Doors.choose_rails`).
+send their messages over them in proportion to their rates (see `RailDoors.choose_rails`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.engines.rails.doors import Doors, positions_of_equal
+from synth.engines.rails.doors import RailDoors, positions_of_equal
 from synth.model.collective import Floats, Ints
 from synth.model.schedule import Schedule, untimed
 
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
         return Rows(*(column[places] for column in self))  # type: ignore[arg-type]
 
 
-def spread(doors: Doors, owner: Ints) -> Rows:
+def spread(doors: RailDoors, owner: Ints) -> Rows:
     """Return copies of every chunk from its owner to all ranks, in the order of their slots.
 
     A chunk crosses once into every other node, and each rank at which it comes into a node copies it to the others.
@@ -73,7 +73,7 @@ def spread(doors: Doors, owner: Ints) -> Rows:
     ])  # fmt: skip
 
 
-def exchange(doors: Doors, source_rank: Ints, goal_rank: Ints) -> Schedule:
+def exchange(doors: RailDoors, source_rank: Ints, goal_rank: Ints) -> Schedule:
     """Return the sends of every chunk from one rank to another, in the order of their slots, without times.
 
     A chunk goes to the rank of its node on the rail of its goal, crosses, and goes on to its goal, in as many of these
@@ -115,7 +115,7 @@ def _turns(owner: Ints) -> Floats:
     return np.asarray(place / (place.max(initial=0) + 1))
 
 
-def _inside(doors: Doors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: Floats) -> Rows:
+def _inside(doors: RailDoors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: Floats) -> Rows:
     """Return copies of chunks from a rank to all others of its node, the next ones first, but not to the rank `has`."""
     members, node = doors.members, doors.node[rank]
     size = (members >= 0).sum(axis=1)[node]
@@ -140,6 +140,6 @@ def joined(parts: list[Rows]) -> Rows:
     return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def in_slots(doors: Doors, rows: Rows) -> Schedule:
+def in_slots(doors: RailDoors, rows: Rows) -> Schedule:
     """Return the copies in their order, without times."""
     return untimed(rows.chunk, doors.link[rows.tail, rows.head], rows.step, np.zeros(len(rows.chunk), dtype=bool))

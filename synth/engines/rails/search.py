@@ -17,7 +17,7 @@ from synth.baselines.fifo import waits
 from synth.engines.flow.csr_network import csr_network
 from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.tree_sends import Sends
-from synth.engines.rails.doors import Doors, find_doors
+from synth.engines.rails.doors import RailDoors, find_doors
 from synth.engines.rails.pace import paced
 from synth.engines.rails.plan import exchange, in_slots, spread
 from synth.engines.rails.tuning import TUNING, RailsTuning
@@ -91,7 +91,7 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
 
 
 def _counts(
-    problem: Problem, doors: Doors, owners: Ints | None, request: Request, tuning: RailsTuning
+    problem: Problem, doors: RailDoors, owners: Ints | None, request: Request, tuning: RailsTuning
 ) -> Iterator[int]:
     """Yield the numbers of chunks a block or share to try.
 
@@ -211,7 +211,7 @@ def _list_scheduled(problem: Problem, count: int, size_bytes: int, owners: Ints 
     return whole, _listed(whole, sends, size_bytes)
 
 
-def _owner_choices(doors: Doors) -> list[Ints]:
+def _owner_choices(doors: RailDoors) -> list[Ints]:
     """Return choices of the doors at which sums come together: those of the nodes with most bandwidth, or of all.
 
     A node that owns the share s of the sums sends 1 - s of the message to other owners and s of it to each other node,

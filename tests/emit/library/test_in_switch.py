@@ -11,7 +11,7 @@ import pytest
 
 from emit.formats import verify_program
 from emit.goal import goal_for, most_chunks
-from emit.library.cells import Cells
+from emit.library.cells import CellNumbers
 from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from emit.library.lowered import Lowered, blocks_of
@@ -89,7 +89,7 @@ def test_cells_fit_a_goal() -> None:
         refined = problem.with_chunks(chunks)
         schedule = untimed(*(np.zeros(0, dtype=kind) for kind in (np.int64, np.int64, np.int64, np.bool_)))
         idle = SimpleNamespace(problem=refined, schedule=schedule)
-        cells = Cells(target_named("mscclpp"), None).possible(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
+        cells = CellNumbers(target_named("mscclpp"), None).possible(idle, SMALLEST, LARGEST)  # type: ignore[arg-type]
         assert all(goal_for(name, 72, count * blocks_of(refined), True) for count in cells)
         most = most_chunks(name, 72)
         assert goal_for(name, 72, most - most % 72, True)

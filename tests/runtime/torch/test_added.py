@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.torch.added import ADDED, import_registering, known_names, register
-from runtime.torch.choice import Choice, Chooser, Method
+from runtime.torch.choice import CallChoice, Chooser, Method
 from runtime.torch.table import TableCall, load_table
 from tests.runtime.torch.ranks import run_ranks
 from topologies.errors import InputError
@@ -51,8 +51,8 @@ def test_a_table_selects_an_added_back_end_by_size(tmp_path: Path) -> None:
         load_table(path)
     register("ucc", lambda *_: None)
     chooser = Chooser(table=path)
-    assert chooser.choose(CALL._replace(size_bytes=8)) == Choice(None, "by the table", added="ucc")
-    assert chooser.choose(CALL) == Choice(None, "by the table")
+    assert chooser.choose(CALL._replace(size_bytes=8)) == CallChoice(None, "by the table", added="ucc")
+    assert chooser.choose(CALL) == CallChoice(None, "by the table")
     assert chooser.paths(CALL) == {"ucc", "wrapped"}
     # Calls go straight to Gloo only where it surely serves them.
     assert [(size, reason is None) for size, reason in chooser.wrapped_ranges(CALL)] == [(0, True), (4097, False)]
@@ -63,7 +63,7 @@ def test_using_and_the_variable_select_it_and_tune_measures_it() -> None:
         Chooser(backend="ucc")
     register("ucc", lambda *_: None)
     assert Chooser(backend="ucc").choose(CALL).added == "ucc"
-    assert Chooser(backend="auto").choose(CALL, Method("ucc")) == Choice(None, "asked for", added="ucc")
+    assert Chooser(backend="auto").choose(CALL, Method("ucc")) == CallChoice(None, "asked for", added="ucc")
     assert Chooser(backend="auto").methods(CALL)[:2] == [Method("gloo"), Method("ucc")]
 
 

@@ -15,7 +15,7 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
-from runtime.torch.choice import NO_TABLE, SPLITS, Choice, Chooser, Method
+from runtime.torch.choice import NO_TABLE, SPLITS, CallChoice, Chooser, Method
 from runtime.torch.table import TableCall, load_table
 from topologies.errors import InputError
 
@@ -80,7 +80,7 @@ def test_splits_stay_with_the_wrapped_back_end_unless_all_sizes_have_one_answer(
     assert by_size.paths(call) == {"wrapped", "direct"}
     assert by_size.choose(call).program is not None
     for size in (0, 4096, 1 << 30):
-        assert by_size.choose(split_call._replace(size_bytes=size)) == Choice(None, SPLITS)
+        assert by_size.choose(split_call._replace(size_bytes=size)) == CallChoice(None, SPLITS)
     assert by_size.paths(split_call) == {"wrapped"}
     assert by_size.wrapped_ranges(split_call) == [(0, SPLITS)]
     assert by_size.choose(split_call, Method("synth")).program is not None
@@ -106,7 +106,7 @@ def test_rows_for_splits_decide_about_calls_with_splits_only(tmp_path: Path) -> 
     chosen = {size: chooser.choose(split_call._replace(size_bytes=size)) for size in (1000, 1001, 4096, 4097, 9001)}
     assert [size for size, choice in chosen.items() if choice.planned] == [1001, 4096]
     assert [size for size, choice in chosen.items() if choice.program is not None] == [4097]
-    assert chooser.choose(call) == Choice(None, "by the table")
+    assert chooser.choose(call) == CallChoice(None, "by the table")
     assert chooser.choose(split_call._replace(kind="int64"), Method("synth", "planned")).planned
     without_network = Chooser(table=rows)
     assert not without_network.plans(split_call)
@@ -138,10 +138,10 @@ def test_a_library_without_a_table_is_not_trusted_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chooser = Chooser("auto", library(tmp_path))
-    assert chooser.choose(CALL._replace(collective="allgather")) == Choice(None, NO_TABLE)
+    assert chooser.choose(CALL._replace(collective="allgather")) == CallChoice(None, NO_TABLE)
     assert caplog.text == ""  # The library has nothing for the call.
     for size in (64, 4096, 1 << 20):
-        assert chooser.choose(CALL._replace(size_bytes=size)) == Choice(None, NO_TABLE)
+        assert chooser.choose(CALL._replace(size_bytes=size)) == CallChoice(None, NO_TABLE)
     (log_line,) = (record.getMessage() for record in caplog.records)
     assert f"synth tune --library {tmp_path}" in log_line
     tuned = Chooser("auto", chooser.library, table(tmp_path, {"algorithm": "mine", "min_bytes": 64, "max_bytes": 4096}))

@@ -11,7 +11,7 @@ import pytest
 
 from synth.engines.request import Options
 from synth.model.problem import make_problem
-from synth.reconfiguration.routing import Phase, exchange, in_blocks, route
+from synth.reconfiguration.routing import StatePhase, exchange, in_blocks, route
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.search import ChangesSearch, search_changes
 from synth.reconfiguration.states import ChangingNetwork, read_states
@@ -32,7 +32,7 @@ def workers() -> Iterator[Workers]:
         yield pool
 
 
-def solve(network: ChangingNetwork, phase: Phase, workers: Workers) -> Algorithm:
+def solve(network: ChangingNetwork, phase: StatePhase, workers: Workers) -> Algorithm:
     problem = make_problem(network.states[phase.state], phase.collective)
     answer = search(problem, Options(size=MIB, budget_s=1.0), workers, plan=replace(ISOLATED, work_s=0.05))
     return answer.fastest(MIB).algorithm

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.engines.messages.merging import Doors, Phase, evened, growing, lasts_us
+from synth.engines.messages.merging import Doors, MessagePhase, evened, growing, lasts_us
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.plans import MessagesForm, spreading
 from synth.model.problem import make_problem
@@ -46,10 +46,10 @@ def test_the_last_messages_are_spread_over_all_doors(nodes: int, own: Doors, wid
 def test_times_of_direct_messages(own: Doors) -> None:
     """Check that direct messages leave one after the other over each door, and that spread ones share the doors."""
     rounds = 3
-    direct = (Phase(rounds * own.places, 1, 1),)
+    direct = (MessagePhase(rounds * own.places, 1, 1),)
     busy_us = rounds * own.block_us + (rounds - 1) * own.gap_us
     assert lasts_us(1 + rounds * own.places, own, direct) == pytest.approx(busy_us + own.alpha_us)
-    spread = (Phase(rounds, 1, own.places),)
+    spread = (MessagePhase(rounds, 1, own.places),)
     busy_us = rounds * own.block_us / own.places + (rounds - 1) * own.gap_us
     assert lasts_us(1 + rounds, own, spread) == pytest.approx(busy_us + own.alpha_us)
 
@@ -71,7 +71,7 @@ def test_plans_are_right(merged: tuple[tuple[int, int, int], ...], waves: int) -
     problem = make_problem(with_costs(load("dgx-h100:7")), "allgather", tuple(range(0, 56, 2))).under("LL")
     nodes = nodes_of(problem.network)
     assert nodes is not None
-    form = MessagesForm(7, 1, merged=tuple(Phase(*phase) for phase in merged))
+    form = MessagesForm(7, 1, merged=tuple(MessagePhase(*phase) for phase in merged))
     schedule = spreading(nodes, problem.collective, form).schedule(waves)
     Algorithm(problem.with_chunks(waves), schedule, "test")
     assert len(schedule) == 28 * 27 * waves

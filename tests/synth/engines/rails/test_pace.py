@@ -9,7 +9,7 @@ import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.rails.doors import find_doors
-from synth.engines.rails.pace import _EARLY, Pace, _slot_times, paced
+from synth.engines.rails.pace import _EARLY, SlotPace, _slot_times, paced
 from synth.engines.rails.plan import spread
 from synth.engines.rails.search import NAME, _counts, _owner_choices
 from synth.engines.rails.tuning import TUNING
@@ -58,7 +58,7 @@ def test_phases_of_pieces_overlap(fault: str) -> None:
 
 
 def test_in_one_piece_all_wait_for_the_slowest_node_and_in_turn_they_do_not() -> None:
-    pace = Pace(slot_us=1.0, slowness=1.5, latency_us=2.0)
+    pace = SlotPace(slot_us=1.0, slowness=1.5, latency_us=2.0)
     sums_us, copies_us = _slot_times(4, 3, pace)
     assert (np.diff(sums_us)[: 4 + _EARLY] == 1.5).all()
     assert (np.diff(copies_us)[-3:] == 1.5).all()
