@@ -65,7 +65,7 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
     # It is also used among all engines, where the bound is not reached before.
     problem = make_problem(apply_faults(load("full:3"), (), ("link:0-1=30%",)), "allgather")
     progress_lines: list[str] = []
-    result = search(problem, Options(budget_s=5), workers, lambda text, _: progress_lines.append(text))
+    result = search(problem, Options(budget_s=1), workers, lambda text, _: progress_lines.append(text))
     assert "playing" in progress_lines
     assert result.ranges
     with pytest.raises(InputError, match="--engine toy: toys are for three ranks"):
