@@ -140,7 +140,7 @@ APART: dict[str, tuple[str, str | Collective]] = {
         for name in sorted(set(ENGINES) - set(CLOSED_FORMS) - set(APART))
         for where in ("ring:4", "mesh:2x3")
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_every_engine_claims_the_time_that_its_schedule_takes(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, where: str, collective: str | Collective
