@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.model.deadline import check_deadline, uncounted
-from synth.model.loop_cache import GuardedStore, folder_of, loops_folder
+from synth.model.loop_cache import folder_of, loops_folder, store_of
 
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -66,11 +66,10 @@ def _compiled(loop: FunctionType, is_called: bool = False) -> Any:
     copy = FunctionType(loop.__code__, {**names, **machine}, loop.__name__, loop.__defaults__)
     copy.__qualname__ = loop.__qualname__
     folder = None if is_called else folder_of(loop, _all_called(loop))
-    if folder is not None:
-        numba.config.CACHE_DIR = str(folder)  # The next line reads it.
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": is_called}
-    dispatcher: Any = numba.njit(cache=folder is not None, **options)(copy)
-    dispatcher._cache = GuardedStore(dispatcher._cache)
+    dispatcher: Any = numba.njit(**options)(copy)
+    if folder is not None:
+        dispatcher._cache = store_of(copy, folder)
     dispatcher.get_call_template = _WithoutLiterals(dispatcher.get_call_template, numba.types.unliteral)
     dispatcher._compile_for_args = _CallInThread(dispatcher._compile_for_args, partial(_compilations, dispatcher))
     return dispatcher
