@@ -161,6 +161,33 @@ def _takes_lock(handle: int, root: Path) -> bool:
             print(line, file=sys.stderr, flush=True)
 
 
+def store_of(loop: FunctionType, folder: Path) -> GuardedStore:
+    """Return the store of a loop's machine code in the folder that its sources name.
+
+    Numba's own choice of a folder also depends on the path of the sources, so that each clone would compile all anew.
+
+    Args:
+        loop: The loop, as Numba compiles it.
+        folder: Its folder (`folder_of`), which is made if necessary.
+    """
+    from numba.core import caching  # This import takes a third of a second.
+
+    class Locator(caching.InTreeCacheLocator):  # type: ignore[misc]
+        def get_cache_path(self) -> str:
+            return str(folder)
+
+        def get_source_stamp(self) -> str:
+            return ""
+
+    class Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
+        _locator_classes = (Locator, *caching.CompileResultCacheImpl._locator_classes)
+
+    class Store(caching.FunctionCache):  # type: ignore[misc]
+        _impl_class = Implementation
+
+    return GuardedStore(Store(loop))
+
+
 class GuardedStore:
     """Numba's store of a loop's machine code, which is read and written only while `holding` its folder."""
 

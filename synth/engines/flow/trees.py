@@ -157,7 +157,8 @@ def _route_trees(  # One search of over 60 lines, as its state is too large to p
             size += 1
         if filled + nranks > len(pool):
             larger = np.empty(max(filled + nranks, 2 * len(pool)), np.int64)
-            larger[:filled] = pool[:filled]
+            for j in range(filled):
+                larger[j] = pool[j]
             pool = larger
         begin[chunk] = filled
         first_allowed = family[chunk] * nranks

@@ -357,7 +357,7 @@ def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
 def test_kept_files_of_unequal_blocks_are_timed_at_the_sizes_that_executors_see(tmp_path: Path) -> None:
     for engine in ("flow", "route"):
         with Workers(()) as no_workers:
-            arguments = {"target": "msccl", "engine": engine, "budget": 3, "workers": no_workers, "costs": "none"}
+            arguments = {"target": "msccl", "engine": engine, "budget": 1, "workers": no_workers, "costs": "none"}
             result = synthesize(uneven("alltoallv", EVEN), "ring:4", **arguments).result
         saved = save(result, tmp_path, TargetSettings("msccl"))
     kept_rows = [row for row in saved.rows if row["kept"]]

@@ -38,7 +38,7 @@ def planned(
     topo: str = "dgx-a100",
     target: str = "auto",
     relays: str = "none",
-    budget: float = 1.5,
+    budget: float = 0.8,
 ) -> tuple[ConcurrentResult, SavedGroups]:
     """Return the plan of groups whose first collective is an all-reduce of 1 MiB, and the saved files."""
     members = parse_members(groups, "allreduce", load(topo), size="1M")
@@ -110,7 +110,7 @@ def test_targets_that_cannot_hold_groups_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", ["0-2;broadcast@64K:4-6", "0-2;2-4"])
 def test_separate_plans_take_their_own_time(groups: str, tmp_path: Path) -> None:
     """Check that stated times are those of `simulate`, where no group delays another."""
-    _, saved = planned(groups, tmp_path, target="mscclpp", budget=4)
+    _, saved = planned(groups, tmp_path, target="mscclpp", budget=2)
     times_alone = [
         PlanPredictor(read_plan(entry.path), load("dgx-a100"), entry.communicator).time_us(entry.max_bytes or 0)
         for entry in load_index(tmp_path)
@@ -158,7 +158,7 @@ def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Pat
     topology = load("ring:4")
     members = parse_members("0-1;2-3", "allgather", topology, size="1M")
     with Workers(()) as no_workers:
-        result = plan(topology, members, relays="none", budget=2, workers=no_workers)
+        result = plan(topology, members, relays="none", budget=1, workers=no_workers)
     assert not save_groups(result, tmp_path, GroupPrograms(TargetSettings("executor-nccl"))).existed
     entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
     entries.sort(key=lambda entry: entry.min_bytes)
@@ -176,7 +176,7 @@ def test_a_plan_without_files_stays_unless_beaten(tmp_path: Path) -> None:
     topology, no_files = load("ring:6"), GroupPrograms(TargetSettings("none"))
     with Workers(()) as no_workers:
         members = parse_members("0-2;3-5", "alltoall", topology, size="1M")
-        result = plan(topology, members, relays="none", budget=2, workers=no_workers)
+        result = plan(topology, members, relays="none", budget=1, workers=no_workers)
     schedule, size = result.algorithm.schedule, result.size_bytes
     mixed = np.lexsort((np.random.default_rng(2).random(len(schedule)), schedule.step))
     late = Algorithm(result.algorithm.problem, schedule.take(mixed), "route", size_bytes=size)

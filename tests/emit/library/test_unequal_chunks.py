@@ -22,7 +22,7 @@ from tests.synth.model.test_common_chunk import EVEN, ODD
 @pytest.mark.parametrize("sizes", [EVEN, ODD])
 def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]], target: str, tmp_path: Path) -> None:
     with Workers(()) as no_workers:
-        options = {"engine": "flow", "budget": 3, "target": target, "workers": no_workers, "costs": "none"}
+        options = {"engine": "flow", "budget": 1, "target": target, "workers": no_workers, "costs": "none"}
         result = synthesize(uneven("alltoallv", sizes), "dgx-a100", [0, 1, 2, 3], **options).result
     saved = save(result, tmp_path, TargetSettings(target))
     assert not saved.refused

@@ -117,7 +117,7 @@ def test_faults_are_found_with_representatives_and_with_all_ranks(
     """Check that both checks agree about plans with a planted fault, unless the fault leaves chunks without a place."""
     rng, nfound, nwithout_place = random.Random(f"{spec} {protocol}"), 0, 0
     for plan in _plans(spec, each, protocol, size):
-        for _ in range(6):
+        for _ in range(4):
             faulty = with_changed_op(plan, rng)
             report = check_plan(faulty)
             try:

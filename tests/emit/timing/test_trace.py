@@ -19,7 +19,7 @@ from topologies.load import load
 
 @pytest.mark.parametrize(("collective", "size"), [("allreduce", 1 << 20), ("broadcast", 1 << 10)])
 def test_trace_slices_equal_the_transfers(collective: str, size: int) -> None:
-    answer = synthesize(collective, "dgx1", [0, 1, 2, 3], chunks=8, budget=1, target="none")
+    answer = synthesize(collective, "dgx1", [0, 1, 2, 3], chunks=8, budget=0.3, target="none")
     program, _ = lower(answer.result.ranges[-1].algorithm, "x")
     predictor = Predictor(program, load("dgx1"), [0, 1, 2, 3])
     events = json.loads(chrome_trace(predictor, size))["traceEvents"]

@@ -65,7 +65,7 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
     # It is also used among all engines, where the bound is not reached before.
     problem = make_problem(apply_faults(load("full:3"), (), ("link:0-1=30%",)), "allgather")
     progress_lines: list[str] = []
-    result = search(problem, Options(budget_s=5), workers, lambda text, _: progress_lines.append(text))
+    result = search(problem, Options(budget_s=1), workers, lambda text, _: progress_lines.append(text))
     assert "playing" in progress_lines
     assert result.ranges
     with pytest.raises(InputError, match="--engine toy: toys are for three ranks"):
@@ -140,7 +140,7 @@ APART: dict[str, tuple[str, str | Collective]] = {
         for name in sorted(set(ENGINES) - set(CLOSED_FORMS) - set(APART))
         for where in ("ring:4", "mesh:2x3")
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_every_engine_claims_the_time_that_its_schedule_takes(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, where: str, collective: str | Collective

@@ -151,4 +151,4 @@ def _combined(number: int) -> int:
 def test_a_loop_is_compiled_once_whatever_constants_its_callers_write_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "folder_of", lambda *_: None)
     assert Runner(interpreted=False)(_combined, 5) == _combined(5) == 15
-    assert len(_compiled(_scaled).signatures) == 1
+    assert len(_compiled(_scaled, is_called=True).signatures) == 1

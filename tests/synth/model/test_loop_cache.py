@@ -41,13 +41,18 @@ def run(folder: Path, **environment: str) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_loop_is_cached_and_recompiled_where_a_function_of_another_file_changed(tmp_path: Path) -> None:
+def test_a_loop_is_cached_for_all_clones_and_recompiled_where_a_function_of_another_file_changed(
+    tmp_path: Path,
+) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     written(tmp_path, "n * 2")
     first, log = run(tmp_path, **environment)
     assert first == "11 1"
     assert log.count("compiling loops") == 1
     assert run(tmp_path, **environment) == ("11 0", "")
+    (clone := tmp_path / "clone").mkdir()
+    written(clone, "n * 2")
+    assert run(clone, **environment) == ("11 0", "")
     written(tmp_path, "n * 3")
     assert run(tmp_path, **environment)[0] == "16 1"
 

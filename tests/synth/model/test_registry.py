@@ -36,7 +36,7 @@ def toy() -> Iterator[None]:
 
 
 def test_python(tmp_path: Path) -> None:
-    result = synthesize("ex_change", topo="ring:5", size=1 << 20, budget=2.0)
+    result = synthesize("ex_change", topo="ring:5", size=1 << 20, budget=0.3)
     best = result.algorithm(1 << 20)
     assert best.problem.collective.name == "swap"
     assert len(best.schedule) == 4

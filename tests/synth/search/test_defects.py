@@ -56,7 +56,7 @@ def test_an_engine_that_fails_costs_its_answers_only(
 ) -> None:
     monkeypatch.setitem(ENGINES, "route", failing("route", "planted", _this_module))
     problem = make_problem(load("ring:5"), "alltoall")
-    result = search(problem, Options(1 << 16, budget_s=1), workers)
+    result = search(problem, Options(1 << 16, budget_s=0.4), workers)
     assert result.ranges
     assert result.bound.witnesses
     assert any(defect.line.startswith("engine route failed (") for defect in result.defects)
@@ -139,5 +139,5 @@ def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_python_face_has_the_defects(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "route", EngineRow("route", "planted", _this_module))
-    answer = synthesize("alltoall", "ring:5", size="64K", budget=3, workers=workers)
+    answer = synthesize("alltoall", "ring:5", size="64K", budget=0.5, workers=workers)
     assert any("engine route" in defect.line for defect in answer.result.defects)

@@ -98,7 +98,7 @@ def test_wrong_elements_fail_the_command(synth: Call, ring: Path, working_folder
 
 
 def test_a_library_run_names_its_files(synth: Call, working_folder: Path) -> None:
-    arguments = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "2s", "--target", "executor-nccl")
+    arguments = ("--topo", "dgx-a100", "--group", "0,2,4,6", "--budget", "0.5s", "--target", "executor-nccl")
     assert synth("allreduce", *arguments, "--costs", "none").code == 0
     report = json.loads(synth("bench", "out", "-b", "1K", "-e", "1M", "-f", "32", "-n", "1", "--json").out)
     entries = json.loads((working_folder / "out" / "index.json").read_text())["algorithms"]

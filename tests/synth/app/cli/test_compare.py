@@ -26,7 +26,7 @@ def test_each_engine_has_a_row_with_its_own_time(synth: Call) -> None:
 
 def test_a_library_has_the_row_of_its_own_choice(synth: Call) -> None:
     """Check that a library's times are those of the usual table, with any engine or none, and that others say why."""
-    asked = ("allreduce", "--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "2s")
+    asked = ("allreduce", "--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "0.5s")
     usual = json.loads(synth(*asked, "--json", "--out", "lib").out)["algorithms"][0]["libraries"]["NCCL"]
     for libraries, choice_us in (("fitted", usual["time_us"]), ("source", usual["source_us"])):
         options = ("--libraries", libraries)
@@ -37,7 +37,7 @@ def test_a_library_has_the_row_of_its_own_choice(synth: Call) -> None:
     table = synth(*asked, "--compare", "nccl,route")
     assert f"by its own choice ({usual['algorithm']} {usual['protocol']})" in table.flat
     assert [line.split()[0] for line in table.out.splitlines() if " µs" in line][-3:] == ["NCCL", "route", "bound"]
-    free = synth("allreduce", "--topo", "ring:4", "--compare", "NCCL", "--budget", "2s", "--costs", "none")
+    free = synth("allreduce", "--topo", "ring:4", "--compare", "NCCL", "--budget", "0.5s", "--costs", "none")
     assert free.code == 0
     assert "NCCL: " in free.flat
 

@@ -172,7 +172,7 @@ def test_a_failure_of_a_rank_states_its_cost_by_size_and_which_ranks_are_left(
     """Check the table and the JSON of an update, and what pick says before it, for the dead rank and without it."""
     cluster, lib = "cluster.toml", "lib"
     (working_folder / cluster).write_text(
-        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "2s"\n'
+        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "1s"\n'
     )
     assert synth("library", "build", cluster, "--out", lib, "--jobs", "1").code == 0
     picked = ("library", "pick", lib, "allgather")

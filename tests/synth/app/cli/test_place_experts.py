@@ -134,11 +134,11 @@ def test_a_budget_ends_the_search_and_the_answer_says_so(
     assert json.loads(synth(*ASKED, "--budget", "1h", "--json").out) == json.loads(synth(*ASKED, "--json").out)
     assert counts.shape[0] == 2
     monkeypatch.setattr("synth.parallelism.experts.placement.placements", endless)
-    answer = synth(*ASKED, "--budget", "2s")
+    answer = synth(*ASKED, "--budget", "0.5s")
     assert (answer.code, answer.err) == (0, "")
     assert "the budget ended the search of 1 of 2 layers" in answer.flat
     assert "no time was left for 1 of 2 layers" in answer.flat
-    document = json.loads(synth(*ASKED, "--budget", "2s", "--json").out)
+    document = json.loads(synth(*ASKED, "--budget", "0.5s", "--json").out)
     assert (document["cut_short"], document["unsearched"]) == (1, 1)
     assert document["layers"][0]["bound_us"] > 0
 

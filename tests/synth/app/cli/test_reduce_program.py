@@ -13,7 +13,7 @@ ASKED = ("reduce-program", "--topo", "full:4", "--axes", "dp=2,tp=2", "--over", 
 
 
 def test_answer_and_files(synth: Call, working_folder: Path) -> None:
-    answer = synth(*ASKED, "--budget", "1s", "--json")
+    answer = synth(*ASKED, "--budget", "0.4s", "--json")
     assert answer.code == 0, answer.err
     report = json.loads(answer.out)
     assert {"programs", "single", "searched", "bound_us"} <= set(report)
@@ -26,7 +26,7 @@ def test_answer_and_files(synth: Call, working_folder: Path) -> None:
 
 
 def test_table(synth: Call) -> None:
-    answer = synth(*ASKED[:5], *ASKED[7:], "--over", "dp,tp", "--budget", "1s", "--target", "none", "--size", "1M")
+    answer = synth(*ASKED[:5], *ASKED[7:], "--over", "dp,tp", "--budget", "0.4s", "--target", "none", "--size", "1M")
     assert answer.code == 0
     assert "one all-reduce as a library runs it" in answer.out
     assert "searched schedule" in answer.out

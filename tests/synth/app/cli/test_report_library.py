@@ -135,7 +135,7 @@ def test_a_library_and_its_page_show_the_sizes_of_the_cluster_file_and_how_often
     synth: Call, working_folder: Path
 ) -> None:
     """Check that show and the pages state only sizes that were asked for, each with a time, and compare with NCCL."""
-    text = 'topology = "dgx-h100"\ngroups = ["0-3"]\nsizes = "64K:4M"\nbudget = "1m"\ntargets = ["mscclpp"]\n'
+    text = 'topology = "dgx-h100"\ngroups = ["0-3"]\nsizes = "64K:4M"\nbudget = "4s"\ntargets = ["mscclpp"]\n'
     for collectives, one_page in (("allgather", True), ('allgather", "reduce_scatter', False)):
         (working_folder / "c.toml").write_text(f'{text}collectives = ["{collectives}"]\n')
         built = synth("library", "build", "c.toml", "--out", "lib", "--jobs", 1)

@@ -119,7 +119,7 @@ def test_an_interrupt_while_it_is_written(
 
     monkeypatch.setattr(where, name, saving)
     groups = () if where is of_one else ("--groups", "0-1;2-3", "--size", "1M")
-    answer = synth("allgather", "--topo", "full:4", "--engine", "flow", "--budget", "1s", *groups)
+    answer = synth("allgather", "--topo", "full:4", "--engine", "flow", "--budget", "0.4s", *groups)
     assert (answer.code, answer.err) == (130, "")
     assert "replayed and right" in answer.out
     assert not write._stops_waiting  # Later work in this process waits for other writers again.
@@ -160,7 +160,7 @@ def test_an_interrupt_at_the_end_of_groups(
         return method(self, *arguments)
 
     monkeypatch.setattr(search, moment, interrupted)
-    answer = synth("allgather", "--topo", "ring:6", "--groups", "0-2;3-5", "--size", "1M", "--budget", "1s")
+    answer = synth("allgather", "--topo", "ring:6", "--groups", "0-2;3-5", "--size", "1M", "--budget", "0.4s")
     assert (answer.code, answer.err) == (130 if came else 0, "")
     assert came or moment == "_take_isolated"
     assert "replayed and right" in answer.out

@@ -29,7 +29,7 @@ from tests.topologies.importers.dumps import mesh, smi
 from topologies.errors import InputError
 
 ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
-EXAMPLE = (*ASKED, "--budget", "1s", "--target", "executor-nccl", "--costs", "none")
+EXAMPLE = (*ASKED, "--budget", "0.4s", "--target", "executor-nccl", "--costs", "none")
 TOP = {
     "collective", "topology", "group", "relays", "root", "summary", "alpha", "algorithms", "baselines", "bounds",
     "k_synchronous", "impossible", "ended", "seconds", "unsaved",
@@ -140,7 +140,7 @@ def test_pattern_of_copies_and_sums(synth: Call, working_folder: Path) -> None:
     """Check a pattern with a chunk that is copied and a chunk that is summed."""
     text = 'name = "mixed"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n'
     (working_folder / "mixed.toml").write_text(text + '[[chunk]]\nreduce = true\nfrom = "all"\nto = [0]\n')
-    answer = synth("pattern", "mixed.toml", "--topo", "mesh:2x2", "--target", "msccl", "--budget", "3s")
+    answer = synth("pattern", "mixed.toml", "--topo", "mesh:2x2", "--target", "msccl", "--budget", "0.5s")
     assert (answer.code, answer.err) == (0, "")
     files = list((working_folder / "out" / "msccl-original").glob("*.xml"))
     assert files
@@ -165,10 +165,10 @@ def test_table_and_files(synth: Call, working_folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "1s"),
-        ("reducescatter", "--topo", "torus:3x3", "--size", "1M", "--without", "link:0-1", "--budget", "1s"),
-        ("broadcast", "--topo", "dgx-h100", "--size", "64K", "--target", "none", "--engine", "ksync", "--budget", "1s"),
-        ("alltoall", "--topo", "ring:4", "--groups", "0,1;2,3", "--size", "1M", "--budget", "1s"),
+        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "0.3s"),
+        ("reducescatter", "--topo", "torus:3x3", "--size", "1M", "--without", "link:0-1", "--budget", "0.3s"),
+        ("broadcast", "--topo", "dgx-h100", "--size", "64K", "--target", "none", "--engine", "ksync", "--budget=0.3s"),
+        ("alltoall", "--topo", "ring:4", "--groups", "0,1;2,3", "--size", "1M", "--budget", "0.3s"),
         ("allgather", "--topo", "ring:8", "--steps", "2"),
     ],
     ids=" ".join,
@@ -367,7 +367,7 @@ def test_example_of_the_help_can_be_run(
     begin = " ".join(("synth", *command))
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
     arguments = shlex.split(example.split(">")[0])[1:]
-    answer = synth(*arguments, *(("--budget", "0.5s") if searches else ()))
+    answer = synth(*arguments, *(("--budget", "0.2s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
 
 

@@ -219,7 +219,7 @@ def test_a_real_process(process: Call, working_folder: Path) -> None:
 def test_the_bound_is_that_of_the_search_for_the_same_executor(synth: Call, target: str) -> None:
     """Check sizes at which a protocol, or an operation of switches, that the executor lacks would lower the bound."""
     for size in ("2K", "2M"):
-        asked = "--topo", "dgx-h100", "--group", "0-3", "--size", size
+        asked = "--topo", "dgx-h100", "--group", "0-2", "--size", size
         searched = synth("allreduce", *asked, "--target", target, "--out", f"of-{size}", "--json", "--engine", "route")
         assert (searched.code, searched.err) == (0, "")
         answer = json.loads(searched.out)

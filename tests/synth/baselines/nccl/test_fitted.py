@@ -173,7 +173,7 @@ def test_intervals_and_figures_are_sound() -> None:
     assert all(0.5 < spread.low <= 1.0 <= spread.high < 2 for spread in figures.spreads.values())
 
 
-@pytest.mark.parametrize("spec", ["dgx1", "dgx-h100", "l40s-2root", "ndv2:3", "dgx2:3", "p4d.24xlarge:3"])
+@pytest.mark.parametrize("spec", ["dgx1", "dgx-h100", "l40s-2root", "ndv2:3", "dgx2:2", "p4d.24xlarge:2"])
 def test_nccl_is_not_faster_than_any_algorithm_can_be(spec: str) -> None:
     """Check that no modelled time is below what is proved of every algorithm on the same network."""
     topology = load(spec)

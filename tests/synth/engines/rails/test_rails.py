@@ -115,5 +115,5 @@ def test_nodes_without_a_common_rail_are_refused_before_the_search() -> None:
     """Check three nodes of which two meet only by way of the third: other engines answer."""
     problem = make_problem(load("dgx-h100:3"), "allgather", (0, 8, 9, 17))
     assert "common" in accepts(problem, Options())
-    answer = synthesize("allgather", "dgx-h100:3", [0, 8, 9, 17], size=1 << 20, budget=2, target="none")
+    answer = synthesize("allgather", "dgx-h100:3", [0, 8, 9, 17], size=1 << 20, budget=0.5, target="none")
     assert answer.result.ranges
