@@ -346,7 +346,7 @@ class Pool:
         has_program = bool(self.order.lowered)
         if self.programs is ProgramScope.NONE:
             return True
-        is_urgent = has_program and self._is_urgent(offer, sizes[-1])
+        is_urgent = has_program and not self.budget.is_patient and self._is_urgent(offer, sizes[-1])
         if has_program and self.programs is ProgramScope.FIRST and not is_urgent:
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:

@@ -139,6 +139,16 @@ def test_only_an_urgent_program_is_made_where_another_one_would_wait(
     assert pool.best_us(LARGEST) == large.time_us(LARGEST)
 
 
+def test_no_clock_decides_about_an_urgent_program_in_a_patient_budget(executor: Clocked) -> None:
+    small, *_, large = by_sends()
+    executor.send_s = 0.4 * SECONDS / len(large.schedule)  # A hurried search would wait for its end.
+    pool = Pool(executor, Budget(SECONDS, patience=0.9))
+    pool.searching = True
+    pool.offers = [Offer(small, Slower(small, 1.0))]
+    pool.add(large, LARGEST)
+    assert executor.lowered == [large.engine]
+
+
 def test_lowering_takes_no_more_than_its_share_of_the_time_so_far(executor: Clocked) -> None:
     """Check that many small programs do not use up the time of the engines."""
     small = by_sends()[0]
