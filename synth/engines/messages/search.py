@@ -268,7 +268,9 @@ class _MessagesSearch:
         copies = 1 + 2 * self.nodes.depth if _kind(self.problem) == "move" else self.problem.nranks
         sends = chunks * collective.nchunks * copies
         smallest = float(collective.fraction.min()) * size / chunks
-        too_small = chunks > 1 and smallest < max(1, self.request.options.least_bytes or 0)
+        # A chunk for each rank's share is no refinement, and serves any size.
+        is_refined = chunks > (collective.nranks if collective.kind.in_shares else 1)
+        too_small = chunks > 1 and smallest < max(1, (self.request.options.least_bytes or 0) * is_refined)
         too_many = sends > min(most, self.request.most_sends or most)
         if now() >= self.request.deadline or too_many or too_small:
             return np.inf

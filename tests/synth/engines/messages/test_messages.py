@@ -46,6 +46,15 @@ def test_answers_are_right(topology: str, collective: str) -> None:
     assert answers(problem, 8 * _KIB)
 
 
+def test_shares_of_an_all_reduce_may_be_smaller_than_an_executor_likes() -> None:
+    """Check that ranks whose NIC is a relay's have an answer: a chunk for each rank's share is the least there is."""
+    problem = make_problem(with_costs(load("ndv2:3")), "allreduce", (1, 5, 9, 13, 17, 21), (0, 8, 16)).under("LL")
+    size = 1024 * _KIB
+    chunks, least_chunks = ({answer.chunks for answer in answers(problem, size, least)} for least in (None, size))
+    assert max(chunks) > 6
+    assert least_chunks == {6}
+
+
 @pytest.mark.parametrize(
     "form", [MessagesForm(3, 8), MessagesForm(2, 2), MessagesForm(3, 1, True), MessagesForm(2, 4), MessagesForm(1, 8)]
 )
