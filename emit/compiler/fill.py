@@ -165,14 +165,16 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         return candidate_score
 
     # In haste, one number that fills links inside nodes is tried, so that no more messages between nodes cost a gap.
+    is_tried = False
     if now() >= until and best_score > _HASTY:
         numbers = [parts for parts in _PARTS if parts <= filling and parts * program.nsteps <= _HASTY_STEPS][-1:]
-        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
+        for repetition, candidate in _inside(lowering, program, limits, request, numbers or _PARTS[:1]):
             consider(repetition, candidate)
+            is_tried = bool(numbers)
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         is_hasty = now() >= until
-        if is_hasty and (best_score <= _HASTY or len(tried) > 1):
+        if is_hasty and (best_score <= _HASTY or is_tried):
             break
         instance, last_score = program, best_score
         if narrow:
@@ -184,6 +186,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 continue
             last_score = score(instance)
             tried.append((last_score, Repetition(1, True), instance))
+        is_tried = True
         numbers = [2 << doublings for doublings in range(_MOST.bit_length() - 1)]
         numbers = [number for number in numbers if number == 2 or number * instance.nsteps <= most_steps]
         if is_hasty:
