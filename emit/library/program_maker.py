@@ -32,7 +32,7 @@ from topologies.errors import InputError
 
 PROGRAM_SEND_S, PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
-_LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
+_LEAST_STEPS = 5_000  # Steps of all instances of a program that are tried even in haste: a plan takes a second.
 _NEAR_SCHEDULE = 1.02  # Time of a program over that of its schedule from which on no other program is tried.
 _ANY_UNIT = 1 << 20  # Bytes of a program's units until they are chosen.
 _MOST_CUTS = 4  # Divisions into cells that are tried while a program is much slower than its schedule.
