@@ -128,8 +128,8 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         limits: Limits of the target.
         request: Messages that the program is for. At most three of its sizes in low..high are compared, of default
             sizes if it has none, or `high` if there are none. After its time `until` no more instances are tried. If
-            it is over at once and the program is much slower than the schedule, two numbers are tried: as many as fill
-            a link, and two.
+            it is over at once and the program is much slower than the schedule, numbers are tried downwards, from as
+            many as fill a link, as long as that gains.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
@@ -165,14 +165,16 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         return candidate_score
 
     # In haste, one number that fills links inside nodes is tried, so that no more messages between nodes cost a gap.
+    is_tried = False
     if now() >= until and best_score > _HASTY:
         numbers = [parts for parts in _PARTS if parts <= filling and parts * program.nsteps <= _HASTY_STEPS][-1:]
-        for repetition, candidate in _inside(lowering, program, limits, request, numbers):
+        for repetition, candidate in _inside(lowering, program, limits, request, numbers or _PARTS[:1]):
             consider(repetition, candidate)
+            is_tried = bool(numbers)
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         is_hasty = now() >= until
-        if is_hasty and (best_score <= _HASTY or len(tried) > 1):
+        if is_hasty and (best_score <= _HASTY or is_tried):
             break
         instance, last_score = program, best_score
         if narrow:
@@ -184,14 +186,15 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 continue
             last_score = score(instance)
             tried.append((last_score, Repetition(1, True), instance))
+        is_tried = True
         numbers = [2 << doublings for doublings in range(_MOST.bit_length() - 1)]
         numbers = [number for number in numbers if number == 2 or number * instance.nsteps <= most_steps]
         if is_hasty:
-            hasty_most = min(filling, _HASTY_STEPS // instance.nsteps)
-            numbers = sorted({2, max((number for number in numbers if number <= hasty_most), default=2)}, reverse=True)
+            hasty_most = max(2, min(filling, _HASTY_STEPS // instance.nsteps))
+            numbers = [number for number in reversed(numbers) if number <= hasty_most]
         for instances, candidate in _repeated(instance, lowering.goal, limits, numbers, until):
             candidate_score = consider(Repetition(instances, narrow), candidate)
-            if candidate is not best and candidate_score > _GAIN * last_score and not is_hasty:
+            if candidate is not best and candidate_score > _GAIN * last_score:
                 break
             last_score = candidate_score
     if not is_hasty:

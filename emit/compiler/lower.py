@@ -20,6 +20,7 @@ from emit.compiler.from_schedule import RankCells, RankSends, add_sends
 from emit.compiler.in_time import in_time
 from emit.compiler.instances import cut_parts
 from emit.compiler.ir import NONE, Instructions
+from emit.compiler.passes.liveness import limit_scratch
 from emit.compiler.prepared import Lanes
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
@@ -70,6 +71,7 @@ class Lowering:
         inplace: bool | None = None,
         common: CommonChunk | None = None,
         by_images: bool = False,
+        most_scratch: int | None = None,
     ) -> None:
         """Lower the algorithm to instructions.
 
@@ -80,6 +82,8 @@ class Lowering:
             inplace: Form of the programs, as in `lower_to_instructions`.
             common: Cells of the chunks, as in `lower_to_instructions`.
             by_images: Whether programs may have translations, as in `lower_to_instructions`.
+            most_scratch: Scratch chunks of a rank to which programs are limited where possible, even if instructions
+                then wait for others; None for no limit.
 
         Raises:
             InputError: A rank has more steps than a file of the target can hold; or as `lower_to_instructions` raises
@@ -98,6 +102,8 @@ class Lowering:
                     " use fewer chunks (--chunks)"
                 )
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common, by_images=by_images)
+        if most_scratch is not None:
+            ir = limit_scratch(ir, most_scratch)
         lanes = lanes_of(net if problem.quotient is None else problem.quotient.whole)
         self.common = common or common_chunk(problem.collective)
         self._instructions, self._make_compiler = ir.copy(), partial(Compiler, limits=limits, lanes=lanes)

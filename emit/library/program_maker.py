@@ -32,7 +32,7 @@ from topologies.errors import InputError
 
 PROGRAM_SEND_S, PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
-_LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
+_LEAST_STEPS = 5_000  # Steps of all instances of a program that are tried even in haste: a plan takes a second.
 _NEAR_SCHEDULE = 1.02  # Time of a program over that of its schedule from which on no other program is tried.
 _ANY_UNIT = 1 << 20  # Bytes of a program's units until they are chosen.
 _MOST_CUTS = 4  # Divisions into cells that are tried while a program is much slower than its schedule.
@@ -212,14 +212,31 @@ class ProgramMaker:
             self.lowering = self._new_lowering(algorithm, common, by_images=True)
         return self.lowering
 
-    def _new_lowering(self, algorithm: Algorithm, common: CommonChunk, by_images: bool) -> Lowering:
+    def _new_lowering(
+        self, algorithm: Algorithm, common: CommonChunk, by_images: bool, most_scratch: int | None = None
+    ) -> Lowering:
         """Return a new lowering in given cells; with `by_images` it may be of a few ranks whose images are the others.
+
+        Its programs are limited to `most_scratch` scratch chunks where possible, unless that is None.
 
         Raises:
             InputError: If the target can hold no program of the algorithm in these cells.
         """
         name, limits = algorithm.problem.collective.name, self.target.limits
-        return Lowering(algorithm, name, limits, inplace=self.inplace, common=common, by_images=by_images)
+        return Lowering(
+            algorithm, name, limits, inplace=self.inplace, common=common, by_images=by_images, most_scratch=most_scratch
+        )
+
+    def _most_scratch(self, lowering: Lowering, program: Program) -> int | None:
+        """Return the scratch chunks of a rank that the target allows if a lowering's program has more, else None.
+
+        It is None too if more than one size is of interest.
+        """
+        limit = self.target.limits.scratch_bytes
+        if self.size is None or not limit:
+            return None
+        most = int(limit / (float(lowering.common.cells.fraction[0]) * self.size))
+        return most if max(gpu.s_chunks for gpu in program.gpus) > most else None
 
     def _lowered_by(self, lowering: Lowering, request: ProgramRequest) -> Lowered:
         """Return the program that a lowering makes, the fastest of up to six numbers of instances.
@@ -233,6 +250,11 @@ class ProgramMaker:
         """
         begun = now()
         program = lowering.program(request.protocol, min_bytes=request.low, max_bytes=request.high, until=request.until)
+        if (most_scratch := self._most_scratch(lowering, program)) is not None:
+            lowering = self.lowering = self._new_lowering(lowering.algorithm, lowering.common, False, most_scratch)
+            program = lowering.program(
+                request.protocol, min_bytes=request.low, max_bytes=request.high, until=request.until
+            )
         request = request if self.size is None else request._replace(sizes=(self.size,))
         candidates = self._candidates(lowering, program, request, self._most_steps(begun, request.until))
         best, fault = None, None

@@ -140,12 +140,15 @@ class Collective:
         """Return the number of cells of each block, at least 1, where blocks have sizes of their own; shape (blocks,).
 
         Of 64 to 1024 cells of one size in a message, the number is chosen that leaves least of the cells empty, to a
-        thousandth; the largest such number.
+        thousandth; the largest such number. Where no cell is empty, the unit that all blocks are multiples of has a
+        power of two of cells, because a message must divide into all cells.
         """
         assert self.block is not None  # Blocks of one size are cut without cells.
         share: Floats = np.bincount(self.block, self.fraction).astype(np.float64)
-        numbers = range(LEAST_CELLS, MOST_CELLS + 1) if len(share) <= _FEW_BLOCKS else (MOST_CELLS,)
-        cuts: dict[int, Floats] = {number: np.ceil(share * number * (1 - 1e-9)) for number in numbers}
+        numbers = range(LEAST_CELLS, MOST_CELLS + 1) if len(share) <= _FEW_BLOCKS else range(MOST_CELLS, MOST_CELLS + 1)
+        units = round(max(self.sizes) / float(share.max()))
+        divisible = (number for number in numbers if number % units or (number // units).bit_count() == 1)
+        cuts: dict[int, Floats] = {number: np.ceil(share * number * (1 - 1e-9)) for number in divisible}
         whole = float(share.sum())
         best = min(cuts, key=lambda number: (round(float(cuts[number].sum()) / number / whole, 3), -number))
         return np.maximum(1, cuts[best]).astype(np.int64)

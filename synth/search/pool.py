@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -482,7 +483,8 @@ class Pool:
             if is_first and self.searching:
                 for served in self.executor.files([lowered]):
                     if served.execution is not None:
-                        limited(cutoff, partial(self.executor.complete, served.execution))
+                        with suppress(TimeUp):  # The program stays; its file is completed at the end.
+                            limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
             if was_patient:  # It is lowered again, as the clock then allows.
                 self.budget = replace(self.budget, patience=0.0)

@@ -16,6 +16,9 @@ from emit.goal import Goal
 from emit.program import WRITES_DST
 from synth.model.deadline import checking_deadline
 
+# Parts of all instructions that lie between two users of a scratch cell where scratch is limited, as tried in turn.
+_SHARES_WAITED = (0.25, 0.12, 0.06, 0.03, 0.0)
+
 
 def prune(ir: Instructions) -> Instructions:
     """Remove instructions whose result nobody needs, and those parts of fused instructions that nobody needs.
@@ -146,33 +149,62 @@ def reuse_scratch(ir: Instructions) -> Instructions:
     moved = ir.copy()
     for rank_tenants in tenants.values():
         occupied: list[tuple[int, int, int]] = []  # first offset, one past the last, users as bits
-        for tenant in checking_deadline(sorted(rank_tenants, key=lambda t: (t.users[0], t.first))):
-            at = _place(occupied, tenant.size, reduce(and_, (over[user] for user in tenant.users)))
+        for tenant in checking_deadline(sorted(rank_tenants, key=_first_use)):
+            surely = reduce(and_, (over[user] for user in tenant.users))
+            at = _lowest_gap(((low, high) for low, high, bits in occupied if bits & ~surely), tenant.size)
             occupied.append((at, at + tenant.size, sum(1 << user for user in tenant.users)))
-            shift = SCRATCH + at - tenant.first
-            span = range(tenant.first, tenant.first + tenant.size)
-            for user in tenant.users:
-                if ir.src[user] in span:
-                    moved.src[user] = ir.src[user] + shift
-                if ir.dst[user] in span:
-                    moved.dst[user] = ir.dst[user] + shift
+            _move(ir, moved, tenant, at)
     return moved
 
 
-def _place(occupied: list[tuple[int, int, int]], size: int, surely: int) -> int:
-    """Return the lowest offset at which `size` cells overlap only tenants whose users are all surely over.
+def limit_scratch(ir: Instructions, most: int) -> Instructions:
+    """Assign scratch contents to cells so that no rank has more than `most` cells, if any of some assignments does.
 
-    Args:
-        occupied: (first offset, offset after the last, users as bits) of every earlier tenant.
-        size: Number of cells.
-        surely: The instructions that are surely over, as bits.
+    Unlike those of `reuse_scratch`, instructions may have to wait for earlier users of their cells. So these are as
+    long over as possible: a content takes only cells whose last user is so many instructions before its own first user.
     """
+    tenants = {rank: sorted(rank_tenants, key=_first_use) for rank, rank_tenants in _tenants(ir).items()}
+    moved = ir
+    for share in _SHARES_WAITED:
+        moved, largest = ir.copy(), 0
+        for rank_tenants in checking_deadline(tenants.values()):
+            occupied: list[tuple[int, int, int]] = []  # first offset, one past the last, last user
+            for tenant in rank_tenants:
+                over_before = tenant.users[0] - share * len(ir)
+                occupied = [entry for entry in occupied if entry[2] >= over_before]
+                at = _lowest_gap((entry[:2] for entry in occupied), tenant.size)
+                occupied.append((at, at + tenant.size, tenant.users[-1]))
+                largest = max(largest, at + tenant.size)
+                _move(ir, moved, tenant, at)
+        if largest <= most:
+            break
+    return moved
+
+
+def _first_use(tenant: _Tenant) -> tuple[int, int]:
+    """Return the key by which tenants are placed: the first user, then the first cell."""
+    return tenant.users[0], tenant.first
+
+
+def _lowest_gap(occupied: Iterable[tuple[int, int]], size: int) -> int:
+    """Return the lowest offset at which `size` cells overlap none of some (first offset, offset after the last)."""
     at = 0
-    for low, high in sorted((low, high) for low, high, bits in occupied if bits & ~surely):
+    for low, high in sorted(occupied):
         if at + size <= low:
             break
         at = max(at, high)
     return at
+
+
+def _move(ir: Instructions, moved: Instructions, tenant: _Tenant, at: int) -> None:
+    """Let the users of a tenant of `ir` access it from scratch cell `at` on, in the copy `moved`."""
+    shift = SCRATCH + at - tenant.first
+    span = range(tenant.first, tenant.first + tenant.size)
+    for user in tenant.users:
+        if ir.src[user] in span:
+            moved.src[user] = ir.src[user] + shift
+        if ir.dst[user] in span:
+            moved.dst[user] = ir.dst[user] + shift
 
 
 def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:

@@ -329,10 +329,15 @@ def make_threadblocks(
 
 
 def _most(name: str, placed: StepPlacement) -> int:
-    """Return an upper limit of the number of operations of a step, from its instruction and its placement."""
-    if name == "r" and placed.slot is None:  # Waits, a release, and nops between them.
-        return 8 + len(placed.deps)
-    return 17 + 3 * (len(placed.src) + len(placed.old) + len(placed.dst)) + len(placed.deps)
+    """Return an upper limit of the number of operations of a step, with those that end a part of a threadblock.
+
+    They are waits for steps, its message and its receiver, moves of each piece of the data, a signal, a release, and
+    the release at the end of the part. A nop may come before each, and data that is copied first moves twice.
+    """
+    spans = (placed.src, placed.old, placed.dst)
+    pieces = 1 + sum(len(each) - 1 for each in spans if each)
+    moves = pieces * (1 + (placed.copy is not None) + (name in ("rcs", "rrs", "rrcs")))
+    return len(placed.deps) + 2 * (2 + (name != "s") + (name in SENDS) + placed.awaits_start + moves)
 
 
 class _Translator:

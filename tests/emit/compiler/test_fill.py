@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -71,6 +72,19 @@ def test_too_many_instances_are_refused_before_they_are_laid_out(monkeypatch: py
         match=f"{2 * blocks_of_instance} threadblocks a rank; there is room for {2 * blocks_of_instance - 1}",
     ):
         side_by_side(program, ir, replace(LIMITS, sms=2 * blocks_of_instance - 1))
+
+
+@pytest.mark.parametrize("most", [1_000, 4_000])
+def test_in_haste_as_many_instances_fill_links_as_there_is_time_for(most: int) -> None:
+    problem = costed("dgx-h100", "allgather")
+    ring = baseline_named(problem, "ring", SIZE)[0]
+    lowering = Lowering(ring, "ring", target_named("mscclpp").limits)
+    request = ProgramRequest("Simple", 1 << 30, 1 << 30, (1 << 30,), until=-math.inf)
+    program = lowering.program("Simple", until=-math.inf)
+    ranked = rank_instances(lowering, program, target_named("mscclpp").limits, request, most)
+    steps = [candidate.nsteps for _, candidate in ranked]
+    assert steps[0] == max(steps) <= most
+    assert ranked[0][0].instances == 16 or 2 * steps[0] > most
 
 
 def messages_of(program: Program, nodes: Sequence[int]) -> tuple[int, int]:

@@ -14,8 +14,9 @@ from emit.targets import TARGETS, target_named
 from emit.timing.predict import Predictor
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
+from synth.app.synthesis import synthesize
 from synth.baselines import baseline, baseline_named
-from synth.model.problem import make_problem
+from synth.model.problem import LARGEST, make_problem
 from tests.combinations import every_other
 from topologies.costed import with_costs, with_protocol
 from topologies.errors import InputError
@@ -105,3 +106,23 @@ def test_relayed_blocks_to_one_rank_become_one_message() -> None:
     assert sum(counts) == int(across[algorithm.schedule.link].sum())
     assert len(counts) <= sum(counts) / 2
     assert Predictor(program, topology).time_us(1 << 12) < 0.9 * algorithm.time_us(1 << 12)
+
+
+@pytest.mark.parametrize(("collective", "topo"), [("alltoall", "line:4"), ("alltoall", "mesh:2x3")])
+def test_scratch_is_limited_at_the_price_of_waits(collective: str, topo: str) -> None:
+    """Check that a program gets by with less scratch where its instructions may wait, and that it is still right."""
+    answer = synthesize(collective, topo, engine="flow", chunks=4, target="none")
+    algorithm = answer.result.fastest(LARGEST).algorithm
+    plain, goal = lower(algorithm, "x")
+
+    def scratch_within(most: int) -> int:
+        """Return the scratch chunks of a rank of a program that is limited to `most` where possible."""
+        program = Lowering(algorithm, "x", most_scratch=most).program()
+        assert check(program, goal, target="executor-nccl").ok
+        return max(gpu.s_chunks for gpu in program.gpus)
+
+    scratch = max(gpu.s_chunks for gpu in plain.gpus)
+    least = scratch_within(0)
+    assert least < scratch
+    for most in (least, (least + scratch) // 2, scratch):
+        assert scratch_within(most) <= most

@@ -98,8 +98,8 @@ def test_a_slower_algorithm_serves_a_size_for_which_the_fastest_needs_too_much_s
             "reduce", "full:4", target="msccl", scratch_limit=limit, size=size, engine="route", costs="none"
         ).result
 
-    large, small = fastest(1 << 30), fastest(1 << 18)
-    assert any("--scratch-limit 256 KiB" in refused.refused for refused in small.refused)
+    large, small = fastest(1 << 30), fastest(1 << 10)
+    assert any("--scratch-limit 1 KiB" in refused.refused for refused in small.refused)
     (offer,) = small.ranges
     assert isinstance(offer.execution, Lowered)
     assert offer.execution.takes(size)

@@ -139,12 +139,14 @@ def test_a_chain_of_sixteen_chunks_is_received_in_one_threadblock() -> None:
 
 
 def test_long_threadblocks_are_split() -> None:
+    """Check that the parts of a long threadblock are split only where they are full, or nearly."""
     program = ring_allreduce(16, 1, "Simple")
     longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)
     plan = read_plan(write_plan(program))
     assert longest * 3 > MAX_OPS  # A step needs a wait, a move, a signal and nops.
     for gpu, before in zip(plan.gpus, program.gpus, strict=True):
         assert len(gpu.blocks) > len(before.threadblocks)
+        assert len(gpu.blocks) <= sum(len(block.ops) for block in gpu.blocks) / (MAX_OPS / 2)
 
 
 @pytest.mark.parametrize("nodes", [None, halves(16)])

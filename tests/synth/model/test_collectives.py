@@ -255,6 +255,17 @@ def test_large_blocks_are_cut_into_more_chunks_and_files_need_little_padding(
     assert common_chunk(cut).padding <= common_chunk(whole, MOST_CELLS).padding + 1 / 64
 
 
+@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("unit", [1 << 24, 7 << 10])
+def test_a_message_of_units_divides_into_the_cells_of_its_blocks(name: str, unit: int) -> None:
+    """Check that blocks of 9, 2, … units are cut into cells that a message of these units divides into."""
+    sizes = [9 * unit, 2 * unit, 36 * unit, 0]
+    common = common_chunk(in_chunks(uneven(name, sizes), 16))
+    assert common.padding == 0
+    cell_bytes = common.cells.chunk_bytes(sum(sizes))
+    assert np.all(cell_bytes == np.round(cell_bytes))
+
+
 @pytest.mark.parametrize("name", [*UNEVEN, "alltoallv"])
 def test_a_cut_of_a_collective_is_known_from_other_data_and_other_places(name: str) -> None:
     sizes = [7, 0, 3, 12] if name != "alltoallv" else [[1, 7, 0, 3], [5, 0, 2, 2], [0, 9, 4, 1], [8, 8, 1, 0]]

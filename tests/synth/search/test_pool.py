@@ -389,6 +389,28 @@ def test_a_file_that_takes_too_long_costs_no_other_file(
     assert [offer.algorithm for offer in pool.refused] == largest_first[:1]
 
 
+def test_a_first_program_stays_where_its_file_is_not_complete_in_time(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the end of the time for a file costs no program, and that the file is completed later."""
+    clock, seconds_of_files = [0.0], [9.0, 0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Writing(Executor):
+        def complete(self, _execution: Execution) -> None:
+            clock[0] += seconds_of_files.pop(0)
+            check_deadline()
+
+    pool = Pool(Writing(), Budget(40.0))
+    pool.searching = True
+    offer = pool.add(algorithms[0], LARGEST)
+    assert offer.execution is not None
+    assert seconds_of_files == [0.0]
+    pool.searching = False
+    assert [served.algorithm for served in pool.files()] == [algorithms[0]]
+    assert not seconds_of_files
+
+
 def test_a_program_is_made_for_the_sizes_that_its_schedule_wins(algorithms: list[Algorithm]) -> None:
     sizes_of: dict[Algorithm, list[int]] = {}
 
