@@ -386,7 +386,8 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         root: Rank of the root of a rooted collective; None for the group's first rank.
         sizes: Bytes of the blocks of allgatherv, reducescatterv, gatherv and scatterv: one number for each rank; of
             alltoallv: k rows of k numbers. Or text such as "1M,0,3M", or a file.
-        size: Bytes, or text such as "64K", for the one best algorithm; None for the best at every size.
+        size: Message size for the one best algorithm: bytes of the larger of the fullest send and the fullest receive
+            buffer of any rank, or text such as "64K"; None for the best at every size.
         chunks: Chunks of a block; None for any number.
         steps: Steps in the k-synchronous model; None for any number.
         rounds: Rounds in the k-synchronous model; None for any number.

@@ -62,8 +62,8 @@ def cut_as_planned(whole: Collective, plan: Plan, sizes: NDArray[np.int64]) -> C
 
 
 def message_bytes(sizes: NDArray[np.int64]) -> int:
-    """Return the message size of an all-to-all of such sizes, as `alltoallv` defines it: the largest sum of a row."""
-    return int(sizes.sum(axis=1).max())
+    """Return the message size of an all-to-all of such sizes: the largest sum of a row or a column."""
+    return int(max(sizes.sum(axis=1).max(), sizes.sum(axis=0).max()))
 
 
 def _places(owner: Ints, peer: Ints, offset: Ints, k: int) -> Ints:

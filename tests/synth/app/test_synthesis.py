@@ -235,3 +235,16 @@ def test_a_pattern_of_a_file_is_a_collective(tmp_path: Path) -> None:
     assert isinstance(pattern, synth.Collective)
     answer = synth.synthesize(pattern, "ring:4", size="1M", engine="route")
     assert repr(answer.result.problem) == "<shift on 4 ranks of ring:4, 1 chunk a block>"
+
+
+def test_a_size_of_a_pattern_means_the_same_in_the_search_and_in_a_library(tmp_path: Path) -> None:
+    """Check that a library serves the size that was asked, where ranks receive more than they send."""
+    chunks = "[[chunk]]\nfrom = [0]\nto = [2]\n[[chunk]]\nfrom = [1]\nto = [0, 2]\n"
+    (tmp_path / "two.toml").write_text(f'name = "two"\nranks = 4\n{chunks}')
+    pattern = synth.read_pattern(tmp_path / "two.toml")
+    synth.synthesize(pattern, "ring:4", size="1M", engine="route").save(tmp_path / "lib")
+    entry = synth.Selector(synth.load_library(tmp_path / "lib")).choose(
+        synth.LibraryCall("two", 4, [0, 1, 2, 3], inplace=False), "1M"
+    )
+    assert entry is not None
+    assert entry.shown_bytes == entry.min_bytes == entry.max_bytes == 1 << 20

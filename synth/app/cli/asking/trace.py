@@ -79,7 +79,7 @@ class Answered:
 
     def call_us(self, cell_bytes: int) -> float:
         """Return the time in µs with cells of so many bytes; inf where no file takes messages of that size."""
-        size, saved = Capacity(self.capacity.cells, cell_bytes).sent_bytes, self.saved
+        size, saved = Capacity(self.capacity.cells, cell_bytes).buffer_bytes, self.saved
         offer = self.result.fastest(size)
         if saved is not None and saved.refused and saved.new_files[self.result.ranges.index(offer)] is None:
             return np.inf
@@ -232,7 +232,7 @@ def _answers(
         if not result.ranges:
             raise InputError(f"{command.trace.file}: no algorithm was found in time; a larger --budget may help")
         # The algorithm for calls that fill the capacity also serves smaller ones, and larger ones with headroom.
-        most = int(capacity.sent_bytes * command.trace.headroom)
+        most = int(capacity.buffer_bytes * command.trace.headroom)
         result.ranges = [dataclasses.replace(offer, low=0, high=most) for offer in result.ranges]
         saved, end = None, min(begun + share_s, written_until(result.stop_reason, command))
         if capacity not in compared:
