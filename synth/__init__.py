@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from emit.library import LibraryCall, Selector, load_library
     from emit.library.selection.shim_plans import mscclpp_plan_dir
     from runtime.mscclpp import Plans
-    from synth.app.documents import json_schema
+    from synth.app.documents import json_kinds, json_schema
     from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
@@ -47,6 +47,7 @@ __all__ = [
     "Synthesis",
     "__version__",
     "alltoallv_planner",
+    "json_kinds",
     "json_schema",
     "load",
     "load_library",
@@ -68,6 +69,7 @@ _MODULES = {
     "SendTable": "synth.app.sends",
     "Synthesis": "synth.app.synthesis",
     "alltoallv_planner": "synth.app.question",
+    "json_kinds": "synth.app.documents",
     "json_schema": "synth.app.documents",
     "load": "synth.app.sends",
     "load_library": "emit.library",
@@ -109,8 +111,8 @@ def _file_of(name: str) -> str | None:
 check_packages("topologies")  # Every room of this package needs it.
 
 
-def __getattr__(name: str) -> Any:
-    # Import a name only when it is used: solver processes import this package too, and start faster without the rest.
+def _import_public(name: str) -> Any:
+    """Return a public name, which is imported only now: solver processes start faster without the rest."""
     if name == "__version__":
         from importlib.metadata import version  # It is a quarter of what `synth --help` loads.
 
@@ -122,6 +124,10 @@ def __getattr__(name: str) -> Any:
         check_packages(*_PACKAGES)
         raise
     raise AttributeError(f"module 'synth' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # Type checkers would take any name for one of this package.
+    __getattr__ = _import_public
 
 
 def __dir__() -> list[str]:

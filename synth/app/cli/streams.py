@@ -50,7 +50,7 @@ def show_log(name: str) -> None:
     """Print what is logged under a name, from level INFO on; Python users set logging up themselves."""
     log = logging.getLogger(name)
     log.setLevel(logging.INFO)
-    log.addHandler(_Warner())
+    log.handlers = [_Warner()]
     log.propagate = False
 
 

@@ -100,8 +100,10 @@ def test_an_answer_without_an_algorithm_says_why() -> None:
     for call in (answer.algorithm, answer.schedule, answer.sends, answer.plot_timeline):
         with pytest.raises(InputError, match="there is no algorithm: "):
             call("1M")
-    with pytest.raises(InputError, match="there is no algorithm: "):
-        answer.report("answer.html")
+    for write in (answer.report, answer.save):
+        with pytest.raises(InputError, match="there is no algorithm: "):
+            write("answer.html")
+    assert "no algorithm: no schedule has 1 step" in answer.table()
     with pytest.raises(InputError, match="there is no algorithm: "):
         answer.plot_frontier()
     assert answer.gap == answer.shown_gap == math.inf
@@ -114,7 +116,8 @@ def test_objects_are_shown_in_one_line() -> None:
     assert repr(answer.algorithm("1M")).startswith("<allgather on ring:4 by ")
     assert repr(answer.schedule("1M")).endswith(", timed for 1 MiB>")
     assert repr(answer.sends("1M")).count(" in ") == 1
-    for shown in (answer, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
+    assert repr(answer.result).startswith("<SearchResult of ")
+    for shown in (answer, answer.result, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
         assert len(repr(shown)) <= 120
         assert "\n" not in repr(shown)
 
@@ -125,6 +128,17 @@ def test_the_face_lists_what_users_need() -> None:
     assert all(getattr(synth, name) is not None for name in synth.__all__)
     page = pydoc.plain(pydoc.render_doc(synth))
     assert all(name in page for name in synth.__all__ if name != "__version__")
+
+
+def test_type_checkers_know_no_other_names() -> None:
+    """Check that type checkers see each public name, and no `__getattr__` that makes them accept any name."""
+    lines = Path(synth.__file__).read_text().splitlines()
+    assert [line for line in lines if "__getattr__ =" in line] == ["    __getattr__ = _import_public"]
+    assert lines[lines.index("    __getattr__ = _import_public") - 1].startswith("if not TYPE_CHECKING:")
+    seen = "\n".join(lines).partition("if TYPE_CHECKING:")[2].partition("__all__")[0]
+    assert all(re.search(rf"\b{name}\b", seen) for name in synth.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Topology'"):
+        synth.Topology  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_keywords_are_the_arguments_of_a_question() -> None:
