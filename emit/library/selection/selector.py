@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from emit.library.entry import IndexEntry
 from emit.library.selection.padded import PaddedChoice, PaddedFile
+from emit.library.selection.reasons import why_none, why_served
+from emit.targets import target_named
 from synth.model.numbers import as_flag, as_text, taking, whole, whole_numbers, without_common_divisor
 from synth.model.registry import find_kind, parse_name
 from synth.model.sizes import parse_size
@@ -60,8 +62,9 @@ class LibraryCall(_CallFields):
         root: The topology's rank of the root; a file is for one root only.
         relays: Ranks of the topology after the group's in the communicator.
         element_bytes: Bytes of an element of the call's type.
-        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
-            must then be made in the order of the entry's `communicator`.
+        any_order: True to take a file for these ranks in another order if there is none for this one, as `synth library
+            pick` does. The communicator must then be made in the order of the entry's `communicator`. If False, a file
+            for another order is not taken, as it would hand the ranks each other's data.
         sizes: Sizes of the blocks, for a collective whose blocks have sizes of their own: one for each rank in their
             order, or for alltoallv one for each pair of ranks, row by row or as an array or list of rows. Only their
             proportions count, except for `Selector.choose_padded`.
@@ -237,17 +240,17 @@ class Selector:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
         The executor's own serves if no file of the library fits, or the message size is no multiple of what the file
-        needs. An entry that serves the call's ranks as an isomorphic group is restated for them. What was asked is
-        remembered.
+        needs; `why` says which. An entry that serves the call's ranks as an isomorphic group is restated for them. What
+        was asked is remembered.
 
         Args:
             call: The call.
             size_bytes: Larger of a rank's send and receive buffer in bytes, also as text such as "64K" or "1M".
 
         Raises:
-            InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or more than
-                one entry fits and these differ in more than the order of ranks; the message says what would tell them
-                apart.
+            InputError: If the call or its size is impossible, its collective or target is unknown, it needs a root, or
+                more than one entry fits and these differ in more than the order of ranks; the message says what would
+                tell them apart.
         """
         if not isinstance(call, tuple):
             raise InputError(f"call: {shown(call)} is no call; it must be a LibraryCall")
@@ -262,6 +265,24 @@ class Selector:
         if len(fitting) == 1 and (call.root is not None or fitting[0].root is None):
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
+
+    @taking('selector.why(synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True), 1 << 20)')
+    def why(self, call: LibraryCall, size_bytes: int | str) -> str:
+        """Return in words why `choose` returns what it returns: what its entry serves, or why no file fits the call.
+
+        `synth library pick` prints the same sentences. They are for people, and may change with each release.
+
+        Args:
+            call: The call.
+            size_bytes: Larger of a rank's send and receive buffer in bytes, also as text such as "64K" or "1M".
+
+        Raises:
+            InputError: As `choose` raises it.
+        """
+        entry, call, size = self.choose(call, size_bytes), call.checked(), _size(size_bytes)
+        if entry is not None:
+            return why_served(entry, call, size)
+        return why_none(self.expanded(), call._replace(collective=spelled_name(self._entries, call.collective)), size)
 
     @taking('selector.choose_padded(synth.LibraryCall("alltoallv", 2, [0, 1], inplace=False, sizes=[0, 3, 2, 0]))')
     def choose_padded(self, call: LibraryCall) -> PaddedChoice | None:
@@ -337,6 +358,8 @@ class Selector:
         The fields are those of `LibraryCall`, in their order.
         """
         call = LibraryCall(*fields).checked()
+        if call.target is not None:
+            target_named(call.target)  # Raise for an unknown one.
         name = call.collective if call.collective in self._names else parse_name(call.collective)
         required = {key: value for key in ("target", "topology", "root") if (value := getattr(call, key)) is not None}
         required |= {"relays": call.relays, "sizes": call.sizes}
