@@ -46,6 +46,7 @@ from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
+from topologies.text.fields import shown
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -238,6 +239,8 @@ class Synthesis:
     @taking('answer.schedule("1M")')
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
+
+        Its columns are read-only; `np.array` copies them.
 
         Args:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
@@ -528,11 +531,9 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         groups_overlap=groups_overlap, scratch_limit=scratch_limit, costs=costs, switch_ops=switch_ops,
     )  # fmt: skip
     if progress is not None and not callable(progress):
-        raise InputError(
-            f"progress: a {type(progress).__name__} cannot be called; it must be a function of two arguments"
-        )
+        raise InputError(f"progress: {shown(progress)} cannot be called; it must be a function of two arguments")
     if not isinstance(workers, Workers | None):
-        raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
+        raise InputError(f"workers: {shown(workers)} has no solvers; it must be a synth.solvers.workers.Workers")
     question = make_question(arguments)
     with Workers(processes(question.options.engine)) if workers is None else nullcontext(workers) as running_workers:
         return Synthesis(find_answer(question, running_workers, progress), question.settings)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from synth.model.numbers import without_common_divisor
 from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, CollectiveKind, find_kind, parse_name
+from synth.model.text import format_count
 from topologies.arrays import grouped, positions
 from topologies.errors import InputError
 
@@ -73,6 +74,10 @@ class Collective:
     root: int = 0
     sizes: tuple[int, ...] = ()
     block: Ints | None = None
+
+    def __repr__(self) -> str:
+        """Return the name and the numbers of ranks and chunks in one line."""
+        return f"<{self.name} of {self.nranks} ranks, {format_count(self.nchunks, 'chunk')}>"
 
     @cached_property
     def holds(self) -> Bools:

@@ -117,7 +117,15 @@ def test_objects_are_shown_in_one_line() -> None:
     assert repr(answer.schedule("1M")).endswith(", timed for 1 MiB>")
     assert repr(answer.sends("1M")).count(" in ") == 1
     assert repr(answer.result).startswith("<SearchResult of ")
-    for shown in (answer, answer.result, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
+    values = (
+        answer.algorithm("1M").problem.collective,
+        synth.Script("mine", "allreduce", 4),
+        synth.Goal(4, ((),) * 5, ((),) * 4, None, ()),  # type: ignore[arg-type]
+        synth.read_states("ring:8"),
+        synth.alltoallv_planner("torus:2x2"),
+        synth.alltoallv_planner("torus:2x2").plan(np.ones((4, 4), dtype=np.int64)),
+    )
+    for shown in (*values, answer, answer.result, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
         assert len(repr(shown)) <= 120
         assert "\n" not in repr(shown)
 
@@ -164,7 +172,10 @@ def test_keywords_are_the_arguments_of_a_question() -> None:
         ({"budget": "soon"}, "budget 'soon': is not a time"),
         ({"budget": float("nan")}, "budget: nan s is not possible"),
         ({"size": 1.5}, "size: 1.5 is no size; it must be a whole number of bytes"),
-        ({"size": -1}, "size: '-1' is negative"),
+        ({"size": -1}, "size: -1 is no size; it must be 1 to"),
+        ({"workers": 5}, "workers: 5 has no solvers"),
+        ({"progress": 5}, "progress: 5 cannot be called"),
+        ({"without": ["link:0-2"]}, "without link:0-2: "),
         ({"group": [0.5, 1]}, "group: 0.5 is no whole number"),
         ({"group": 3}, "group: 3 is no list"),
         ({"group": "0-9"}, "group: rank 9 is not in this topology"),
@@ -182,6 +193,7 @@ def test_an_impossible_question_is_an_input_error(options: dict[str, Any], says:
     with pytest.raises(InputError) as refused:
         synth.synthesize("allgather", "ring:4", **options)
     assert str(refused.value).startswith(says)
+    assert "--" not in str(refused.value)  # Keywords are no options.
     assert "\n" not in str(refused.value)
 
 
@@ -189,6 +201,14 @@ def test_an_impossible_question_is_an_input_error(options: dict[str, Any], says:
 def test_collective_and_topology_are_names_or_objects(collective: Any, topo: Any) -> None:
     with pytest.raises(InputError):
         synth.synthesize(collective, topo)
+
+
+def test_a_schedule_cannot_be_changed_under_its_answer() -> None:
+    answer = synth.synthesize("allgather", "ring:4", size="1M", engine="route")
+    for schedule in (answer.schedule("1M"), answer.algorithm("1M").schedule, answer.algorithm("1M").timed(1 << 20)):
+        for column in ("chunk", "link", "step", "reduces", "start_us", "end_us"):
+            with pytest.raises(ValueError, match="read-only"):
+                getattr(schedule, column)[0] = 1
 
 
 def test_sizes_of_questions_to_an_answer_are_checked() -> None:
