@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from emit.library.entry import IndexEntry
+from emit.library.selection.call import LibraryCall
 from synth.bounds.prove import OPTIMAL
 from synth.model.sizes import parse_size
 from synth.model.text import (
@@ -19,9 +19,6 @@ from synth.model.text import (
     format_spans,
     format_time,
 )
-
-if TYPE_CHECKING:
-    from emit.library.selection.selector import LibraryCall
 
 
 def why_served(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:

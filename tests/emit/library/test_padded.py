@@ -18,7 +18,8 @@ from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.library_file import states_goal
 from emit.library.lowered import exact_scale
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor

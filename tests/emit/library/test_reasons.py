@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from emit.library.entry import IndexEntry
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from tests.emit.library.made_indices import entry_row
 from topologies.errors import InputError
 

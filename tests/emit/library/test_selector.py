@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, parse_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError

@@ -24,8 +24,8 @@ from emit.library.run_by import run_by
 from emit.library.saving import write
 from emit.library.saving.save import save, stem_of_problem, stems
 from emit.library.saving.write import LibraryHeldError, existing_entries, writing
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now

@@ -17,8 +17,9 @@ from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.compare import Difference, differences
-from emit.library.selection.selector import LibraryCall, Selector, entries_of, spelled_name
+from emit.library.selection.selector import Selector, entries_of, spelled_name
 from emit.targets import NO_ALGORITHM, TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option

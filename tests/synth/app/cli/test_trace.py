@@ -11,7 +11,8 @@ import pytest
 
 from emit.library.checking.check import check_library
 from emit.library.index import load_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from synth.app.present.trace import trace_table
 from synth.model.collective import Ints
 from tests.synth.app.cli.calling import Call
