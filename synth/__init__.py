@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from emit.library.selection.shim_plans import mscclpp_plan_dir
     from runtime.mscclpp import Plans
     from synth.app.documents import json_kinds, json_schema
+    from synth.app.proving import prove
     from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from synth.model.pattern import read_pattern
     from synth.reconfiguration.search import search_changes
     from synth.reconfiguration.states import read_states
-    from topologies.errors import InputError
+    from topologies.errors import InputError, MessageLost, SynthError, VerificationError
 
     __version__: str
 
@@ -40,11 +41,14 @@ __all__ = [
     "Goal",
     "InputError",
     "LibraryCall",
+    "MessageLost",
     "Plans",
     "Script",
     "Selector",
     "SendTable",
+    "SynthError",
     "Synthesis",
+    "VerificationError",
     "__version__",
     "alltoallv_planner",
     "json_kinds",
@@ -52,6 +56,7 @@ __all__ = [
     "load",
     "load_library",
     "mscclpp_plan_dir",
+    "prove",
     "read_pattern",
     "read_states",
     "search_changes",
@@ -63,17 +68,21 @@ _MODULES = {
     "Goal": "emit.goal",
     "InputError": "topologies.errors",
     "LibraryCall": "emit.library",
+    "MessageLost": "topologies.errors",
     "Plans": "runtime.mscclpp",
     "Script": "emit.language",
     "Selector": "emit.library",
     "SendTable": "synth.app.sends",
+    "SynthError": "topologies.errors",
     "Synthesis": "synth.app.synthesis",
+    "VerificationError": "topologies.errors",
     "alltoallv_planner": "synth.app.question",
     "json_kinds": "synth.app.documents",
     "json_schema": "synth.app.documents",
     "load": "synth.app.sends",
     "load_library": "emit.library",
     "mscclpp_plan_dir": "emit.library.selection.shim_plans",
+    "prove": "synth.app.proving",
     "read_pattern": "synth.model.pattern",
     "read_states": "synth.reconfiguration.states",
     "search_changes": "synth.reconfiguration.search",
