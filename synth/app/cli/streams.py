@@ -46,12 +46,12 @@ class _Warner(logging.Handler):
         warn(record.getMessage())
 
 
-def show_log(name: str) -> None:
-    """Print what is logged under a name, from level INFO on; Python users set logging up themselves."""
-    log = logging.getLogger(name)
-    log.setLevel(logging.INFO)
-    log.handlers = [_Warner()]
-    log.propagate = False
+def show_logs(*names: str) -> None:
+    """Print what is logged under some names, from level INFO on; Python users set logging up themselves."""
+    for log in map(logging.getLogger, names):
+        log.setLevel(logging.INFO)
+        log.handlers = [_Warner()]
+        log.propagate = False
 
 
 def drawing_stream() -> TextIO:

@@ -102,7 +102,7 @@ def test_commands_print_what_is_logged_once_and_broken_to_fit_a_terminal(
     monkeypatch.setattr(sys, "stderr", stream := Stream())
     monkeypatch.setenv("COLUMNS", "80")
     for _ in range(2):  # As two commands in one process.
-        streams.show_log("synth.loops")
+        streams.show_logs("synth.loops", "synth.library")
     logging.getLogger("synth.loops").info("%s", "long words " * 10)
     lines = stream.getvalue().removeprefix("\r\x1b[2K").splitlines()
     assert " ".join(" ".join(lines).split()) == " ".join(["long words"] * 10)
