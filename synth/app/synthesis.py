@@ -267,6 +267,7 @@ class Synthesis:
         algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
         return SendTable(*expanded(algorithm.problem, schedule), engine=algorithm.engine)
 
+    @taking("answer.plot_frontier()")
     def plot_frontier(self, ax: Axes | None = None) -> Axes:
         """Draw the times, the bound and the times of vendor libraries by message size, and return the axes.
 
@@ -294,6 +295,7 @@ class Synthesis:
             curves |= {f"{name}'s model": curve} if curve else {}
         return draw_times(curves, {size: result.bound.at(size)[0] for size in sizes}, ax)
 
+    @taking('answer.plot_timeline("1M")')
     def plot_timeline(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
         """Draw when each pair of ranks is in use for a message of a size, and return the axes.
 
