@@ -495,7 +495,7 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
 
     Args:
         collective: A name (torch's spellings too), or a Collective, as `read_pattern` returns it for a pattern's file.
-        topo: A machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
+        topo: A machine, a family, a file, a Topology, or a graph of networkx with links as edges (gbs, alpha_us).
         group: Ranks that take part, in order, or text as on the command line (`0,2,4-7`); None for all ranks.
         relay: Ranks outside the group that may forward: "none", "all" or ranks.
         without: Dead parts, such as "link:0-1" or "rank:3"; the healthy network is searched too, for comparison.

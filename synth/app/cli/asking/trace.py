@@ -33,6 +33,7 @@ from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.bounds.borders import Borders, borders_of
 from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
+from synth.engines.skewed.schedule import message_bytes
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.deadline import TimeUp, limited, now
@@ -262,7 +263,7 @@ def _check_options(command: SearchCommand) -> None:
 def _question(stated: QuestionArguments, sizes: ArrayLike) -> Question:
     """Return the question of one matrix of sizes, shape (k, k), without the healthy network's."""
     table = np.asarray(sizes, dtype=np.float64)
-    arguments = dataclasses.replace(stated, sizes=table, size=int(table.sum(axis=1).max()))
+    arguments = dataclasses.replace(stated, sizes=table, size=message_bytes(table))
     return dataclasses.replace(make_question(arguments), healthy=None)
 
 
