@@ -69,6 +69,10 @@ class Goal:
     sets: Sets
     o_in_i: tuple[int | None, ...]
 
+    def __repr__(self) -> str:
+        """Return the numbers of ranks and of cells before and after in one line."""
+        return f"<Goal of {self.nranks} ranks: {len(self.initial[0])} cells before, {len(self.required[0])} after>"
+
     @classmethod
     def from_arrays(cls, nranks: int, initial: Rows, required: Rows) -> Goal:
         """Build a goal from rows (rank, buffer "i" "o" "s", index, source, chunk), given as columns of equal length.

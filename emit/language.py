@@ -133,6 +133,10 @@ class Script:
         line: Where the script was made, as "FILE, line NUMBER".
     """
 
+    def __repr__(self) -> str:
+        """Return the name, the collective and the number of ranks in one line."""
+        return f"<Script {self.header.name} of {self.header.collective} on {self.ranks} ranks>"
+
     @taking('synth.Script("mine", "allreduce", 4)')
     def __init__(  # Most of its lines describe the arguments.
         self,

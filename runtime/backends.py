@@ -81,7 +81,7 @@ class Backend:
 def _require_torch() -> None:
     """Raise InputError if PyTorch is not installed."""
     if find_spec("torch") is None:
-        raise InputError("the torch back end needs PyTorch: pip install '.[torch]' in synth's checkout")
+        raise InputError("the torch back end needs PyTorch: pip install '.[torch]' in a copy of synth's sources")
 
 
 _GPU_OPTIONS = frozenset({"--devices", "--emulate", "--slower"})

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from emit.library import LibraryCall, Selector, load_library
     from emit.library.selection.shim_plans import mscclpp_plan_dir
     from runtime.mscclpp import Plans
-    from synth.app.documents import json_schema
+    from synth.app.documents import json_kinds, json_schema
+    from synth.app.proving import prove
     from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from synth.model.pattern import read_pattern
     from synth.reconfiguration.search import search_changes
     from synth.reconfiguration.states import read_states
-    from topologies.errors import InputError
+    from topologies.errors import InputError, MessageLost, SynthError, VerificationError
 
     __version__: str
 
@@ -40,17 +41,22 @@ __all__ = [
     "Goal",
     "InputError",
     "LibraryCall",
+    "MessageLost",
     "Plans",
     "Script",
     "Selector",
     "SendTable",
+    "SynthError",
     "Synthesis",
+    "VerificationError",
     "__version__",
     "alltoallv_planner",
+    "json_kinds",
     "json_schema",
     "load",
     "load_library",
     "mscclpp_plan_dir",
+    "prove",
     "read_pattern",
     "read_states",
     "search_changes",
@@ -62,16 +68,21 @@ _MODULES = {
     "Goal": "emit.goal",
     "InputError": "topologies.errors",
     "LibraryCall": "emit.library",
+    "MessageLost": "topologies.errors",
     "Plans": "runtime.mscclpp",
     "Script": "emit.language",
     "Selector": "emit.library",
     "SendTable": "synth.app.sends",
+    "SynthError": "topologies.errors",
     "Synthesis": "synth.app.synthesis",
+    "VerificationError": "topologies.errors",
     "alltoallv_planner": "synth.app.question",
+    "json_kinds": "synth.app.documents",
     "json_schema": "synth.app.documents",
     "load": "synth.app.sends",
     "load_library": "emit.library",
     "mscclpp_plan_dir": "emit.library.selection.shim_plans",
+    "prove": "synth.app.proving",
     "read_pattern": "synth.model.pattern",
     "read_states": "synth.reconfiguration.states",
     "search_changes": "synth.reconfiguration.search",
@@ -109,8 +120,8 @@ def _file_of(name: str) -> str | None:
 check_packages("topologies")  # Every room of this package needs it.
 
 
-def __getattr__(name: str) -> Any:
-    # Import a name only when it is used: solver processes import this package too, and start faster without the rest.
+def _import_public(name: str) -> Any:
+    """Return a public name, which is imported only now: solver processes start faster without the rest."""
     if name == "__version__":
         from importlib.metadata import version  # It is a quarter of what `synth --help` loads.
 
@@ -122,6 +133,10 @@ def __getattr__(name: str) -> Any:
         check_packages(*_PACKAGES)
         raise
     raise AttributeError(f"module 'synth' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # Type checkers would take any name for one of this package.
+    __getattr__ = _import_public
 
 
 def __dir__() -> list[str]:

@@ -140,4 +140,4 @@ def documents_match_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def _validator(kind: str) -> Draft202012Validator:
-    return Draft202012Validator(documents.json_schema(kind))
+    return Draft202012Validator(documents.json_schema(kind, strict=True))

@@ -25,4 +25,4 @@ def optional_module(name: str, extra: str, need: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in (name, name.partition(".")[0]):  # The package is there, but something else is not.
             raise
-        raise InputError(f"{need}: pip install '.[{extra}]' in synth's checkout") from None
+        raise InputError(f"{need}: pip install '.[{extra}]' in a copy of synth's sources") from None

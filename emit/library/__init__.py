@@ -2,7 +2,8 @@
 
 from emit.library.index import load_index
 from emit.library.overlay import load_library
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.selector import Selector
 
 __all__ = ["LibraryCall", "Selector", "choose", "load_index", "load_library"]

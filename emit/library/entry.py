@@ -40,12 +40,36 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
 class IndexEntry:
     """An entry of a library's index: one file and what it serves.
 
-    `emit.library.index` describes the fields of the row; further attributes:
+    Sizes are in bytes and times in µs. `row` has the fields of the index that have no attribute.
 
     Attributes:
+        collective: Name of the collective, or of a pattern.
+        topology: Name of the topology; `any` for a program that was compiled for no topology.
+        group: Ranks of the topology that take part, in order.
+        relays: Ranks of the topology outside the group that forward.
+        root: Rank of the topology that is the root; None for a collective without a root.
+        file: The executor's file, as a path from the index; the property `path` is its place.
+        target: Name of the executor.
+        protocol: Protocol that the file is to run with, as its executor spells it.
+        inplace: True for calls in place, False for calls out of place.
+        min_bytes: Smallest message that the file serves: the larger of a rank's send and receive buffer.
+        max_bytes: Largest message that it serves; None where there is no limit.
         folder: Folder of the index.
         row: The entry as it stands in the index, with all its fields in order.
+        divides: Bytes, or elements if `counts_elements`, of which messages must be multiples.
+        padding: Share of the fullest buffer that is padding.
+        sizes: Proportions of the blocks, where they have sizes of their own; empty where blocks have one size.
+        network: Digest of the network between the ranks and of a pattern; None if the index has none.
+        answer: Name of the answer of a cluster's build; None elsewhere.
+        schedule: The stored schedule, as a path from the index; None where none was written.
+        proof_file: Its proof, as a path from the index; None where none was written.
         stated_goal: The row's field `goal`, unchecked; the method `goal` checks it.
+        groups: The groups of a plan for concurrent groups: ranks, collective, size_bytes, chunks; else empty.
+        isomorphic_groups: Further groups, each with its ranks in order, that the file serves as it serves `group`.
+        shown_bytes: Message size of the next three figures; None where they are not known.
+        time_us: Predicted time; None where it is not known.
+        bound_us: Proved bound: nothing is faster; None where it is not known.
+        gap: time / bound, at least 1; None where it is not known.
         asked: The least and the most bytes to which `at_sizes` limited the entry; None for all sizes.
     """
 

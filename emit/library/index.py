@@ -96,7 +96,8 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[IndexEntry]:
     top = Fields(json_object(data, origin), "", origin)
     form = top.string("format")
     if form == "synth-index-1":
-        top.fail("format", f"{form} is of an earlier version, whose files stand beside it; it must be {FORMAT}")
+        advice = "ask again into another folder (--out, or synth library build)"
+        top.fail("format", f"{form} is of an earlier version; it must be {FORMAT}: {advice}")
     if form != FORMAT:
         top.fail("format", f"{shown(form)} is not known; it must be {FORMAT}")
     top.only(("format", "algorithms"))

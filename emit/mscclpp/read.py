@@ -42,7 +42,7 @@ from topologies.symmetry.translations import chains, sampled, single_translation
 from topologies.text.files import origin_of, parse_json, read_text
 
 _EXPECTED = "an execution plan (JSON)"
-_INDEX_HINT = "; this is a library's index, which synth library check LIB checks"
+_OWN_FORMAT = re.compile(r"synth-[a-z-]{1,40}-[0-9]{1,3}")
 MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
@@ -346,7 +346,7 @@ class _PlanReader:
         """
         top = self.object(value, "")
         if "gpus" not in top:
-            raise self.fail("", "is no execution plan, which has gpus" + _INDEX_HINT * ("algorithms" in top))
+            raise self.fail("", f"is no execution plan, which has gpus{_hint(top)}")
         gpus = self.items(top["gpus"], "gpus")
         if any(isinstance(gpu, dict) and ("inputChunks" in gpu or "outputChunks" in gpu) for gpu in gpus):
             raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
@@ -538,6 +538,14 @@ class _PlanReader:
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
         index = self.get(part, "index", where, self.integer)
         return PlanPart(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
+
+
+def _hint(document: dict[str, Any]) -> str:
+    """Return what a document of synth is, as the end of a message; "" for other objects."""
+    form = document.get("format")
+    if isinstance(form, str) and _OWN_FORMAT.fullmatch(form) and not form.startswith("synth-index-"):
+        return f"; this is a document {form} of synth, no file for an executor; it may name such files (file)"
+    return "; this is a library's index, which synth library check LIB checks" if "algorithms" in document else ""
 
 
 def _plain_part(value: Any) -> PlanPart | None:

@@ -23,7 +23,7 @@ def cupy() -> Any:
         module = importlib.import_module("cupy")
     except ImportError:
         raise InputError(
-            "the GPU back end needs CuPy: pip install '.[cuda13]' (CUDA 12: [cuda12]) in synth's checkout"
+            "the GPU back end needs CuPy: pip install '.[cuda13]' (CUDA 12: [cuda12]) in a copy of synth's sources"
         ) from None
     try:
         count = module.cuda.runtime.getDeviceCount()

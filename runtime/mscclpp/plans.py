@@ -39,7 +39,8 @@ from typing import Any
 
 from emit.library.entry import IndexEntry
 from emit.library.overlay import load_library
-from emit.library.selection.selector import LibraryCall, Selector, entries_in_order
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, ExecutionPlan
 from emit.mscclpp.read import read_plan

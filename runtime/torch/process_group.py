@@ -44,7 +44,7 @@ from numpy.typing import ArrayLike
 try:
     import torch.distributed as dist
 except ImportError as error:
-    need = "synth.torch needs PyTorch: pip install '.[torch]' in synth's checkout"
+    need = "synth.torch needs PyTorch: pip install '.[torch]' in a copy of synth's sources"
     raise ImportError(need, name=error.name) from None
 
 from runtime.torch.added import known_names

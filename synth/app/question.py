@@ -150,8 +150,8 @@ def alltoallv_planner(
         protocol: Protocol whose costs count, where costs are on.
 
     Raises:
-        InputError: An argument cannot be right, or the group does not fit (see
-            `synth.engines.skewed.prepare`).
+        InputError: An argument cannot be right, or no planner takes the group: it has too many ranks, or its network
+            is of neither kind that the guide on patterns lists.
     """
     arguments = QuestionArguments("alltoallv", topo, group, costs=costs)
     topology = with_protocol(healthy_topology(arguments), as_text(protocol, "protocol"))

@@ -119,6 +119,7 @@ class SendTable:
         frame: DataFrame = load_pandas().DataFrame({name: getattr(self, name) for name in names})
         return frame
 
+    @taking("sends.plot_timeline()")
     def plot_timeline(self, ax: Axes | None = None) -> Axes:
         """Draw when each pair of ranks is in use, one line a pair and one colour a step, and return the axes.
 
@@ -132,6 +133,7 @@ class SendTable:
         """
         return draw_timeline(self.source, self.destination, self.step, self.start_us, self.end_us, self.time_us, ax)
 
+    @taking("sends.plot_network()")
     def plot_network(self, ax: Axes | None = None) -> Axes:
         """Draw the network with the share of the time in which each link is in use, and return the axes.
 

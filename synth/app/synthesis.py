@@ -14,15 +14,16 @@ from html import escape
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
+from emit.compiler.lower import forms
 from emit.library.programs import executor_for
-from emit.library.saving.save import save
+from emit.library.saving.save import Saved, save
 from synth.app import documents
 from synth.app.arguments import QuestionArguments
 from synth.app.figures import draw_network, draw_times, matplotlib_module
-from synth.app.present.layout import LEAST_WIDTH
-from synth.app.present.table import table
+from synth.app.present.layout import LEAST_WIDTH, wrapped
+from synth.app.present.table import heading, table
 from synth.app.question import make_question
 from synth.app.report.item import EXPONENTS
 from synth.app.sends import SendTable, load_pandas
@@ -38,13 +39,14 @@ from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.search.settings import ANY_TARGET, NONE, TargetSettings
-from synth.search.statement import statement
+from synth.search.statement import next_minute, statement
 from synth.solvers.workers import Workers
 from synth.storage.columns import replaced
 from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
+from topologies.text.fields import shown
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -54,8 +56,69 @@ if TYPE_CHECKING:
     from synth.app.arguments import Sizes
 
 
-class AlgorithmRow(dict[str, Any]):
-    """A dictionary of an algorithm and its range of sizes, which `print` shows as one line."""
+class AlgorithmRow(TypedDict):
+    """An algorithm and the range of message sizes that it serves, as `algorithms` and `--json` state it.
+
+    Sizes are in bytes and times in µs. `print` shows a row in one line.
+
+    Attributes:
+        file: Path of the executor's file; None where there is none, as before `save`.
+        schedule: Path of the stored schedule; missing where none was written.
+        proof_file: Path of the proof; missing where none was written.
+        kept: Whether the library had the file before.
+        refused: Why the executor can hold no program; "" if it can, or if none was asked for.
+        steps: Steps in the k-synchronous model; None where the algorithm has no such shape, as `rounds` and `chunks`.
+        rounds: Rounds in the k-synchronous model.
+        chunks: Chunks a block.
+        sends: Number of sends; None for a vendor library's own algorithm.
+        engine: Name of the engine, or of the vendor library to which the range is left.
+        switch_ops: Whether switches multicast or reduce in it.
+        min_bytes: Smallest message that it serves.
+        max_bytes: Largest message that it serves; None where there is no end.
+        shown_bytes: The message size of the figures from `time_us` to `vs_healthy_range`.
+        time_us: Predicted time.
+        bound_us: Proved bound: nothing is faster.
+        gap: time / bound, at least 1.
+        optimal: Whether the time is proved optimal.
+        proof: What proves the bound, in words.
+        vs_baseline: Time of the best baseline / this time; None where there is no baseline.
+        libraries: By name, what a vendor library would run there: algorithm, protocol, channels, time_us, vs (its time
+            / this time), vs_low, vs_high and source_us.
+        vs_healthy: This time / that on the healthy network; None where no part is dead or slow.
+        vs_healthy_range: Least and greatest ratio that the optimal times can have; None where no part is dead or slow.
+        worst: The size in the range with the largest gap: bytes, time_us, bound_us, gap.
+        curve: Lists [bytes, time, bound] over all sizes, bytes ascending.
+    """
+
+    file: str | None
+    schedule: NotRequired[str]
+    proof_file: NotRequired[str]
+    kept: bool
+    refused: str
+    steps: int | None
+    rounds: int | None
+    chunks: int | None
+    sends: int | None
+    engine: str
+    switch_ops: bool
+    min_bytes: int
+    max_bytes: int | None
+    shown_bytes: int
+    time_us: float
+    bound_us: float
+    gap: float
+    optimal: bool
+    proof: str
+    vs_baseline: float | None
+    libraries: dict[str, dict[str, Any]]
+    vs_healthy: float | None
+    vs_healthy_range: list[float] | None
+    worst: dict[str, float]
+    curve: list[list[float]]
+
+
+class _PrintedRow(dict[str, Any]):
+    """An `AlgorithmRow` that `print` shows as one line."""
 
     def __str__(self) -> str:
         """Return the sizes, the time, the gap with what proves it, the engine and the shape in one line."""
@@ -72,7 +135,7 @@ class Synthesis:
 
     Attributes:
         result: The search result, with the times of schedules or of a target's programs; after `save`, with the times
-            of the written files.
+            of the written files, which may serve other ranges of sizes.
         settings: The settings of the question's target; `save` names another target.
     """
 
@@ -81,14 +144,21 @@ class Synthesis:
 
     def __post_init__(self) -> None:
         self._searched = self.result  # Every call of `save` starts from it.
+        self._written: Saved | None = None
 
     @property
-    def algorithms(self) -> list[dict[str, Any]]:
-        """Return one dictionary for each algorithm and its range of sizes, with the keys of `statement` and its `row`.
+    def algorithms(self) -> list[AlgorithmRow]:
+        """Return one dictionary for each algorithm and its range of sizes (see `AlgorithmRow`).
 
-        A range that is left to a vendor library is one of them. The list is computed at every call.
+        A range that is left to a vendor library is one of them. After `save` the rows are those that the library has
+        for the question, with their files. The list is computed at every call.
         """
-        return [AlgorithmRow(row) for row in statement(self.result)["algorithms"]]
+        return [cast("AlgorithmRow", _PrintedRow(row)) for row in self.to_dict()["algorithms"]]
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether Ctrl-C ended the search, so that this is the best answer until then."""
+        return self.result.stop_reason == "interrupted"
 
     @property
     def gap(self) -> float:
@@ -123,8 +193,11 @@ class Synthesis:
         return f"<pre>{escape(self.table())}</pre>{drawing}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the search as plain values: what `--json` prints of it, with the keys that `statement` documents."""
-        return documents.stamp("search", statement(self.result))
+        """Return the answer as plain values, as `--json` prints it: a document of `json_schema("search")`.
+
+        Before `save` no row has a file, and `unsaved` says so.
+        """
+        return documents.stamp("search", search_document(self._written or self.result))
 
     def to_pandas(self) -> DataFrame:
         """Return the algorithms as a pandas data frame, one row each, with the keys of `algorithms` as columns.
@@ -139,7 +212,7 @@ class Synthesis:
     def algorithm(self, size_bytes: int | str) -> Algorithm:
         """Return the algorithm that serves a message size.
 
-        For a size that no range contains, it is the algorithm that `SearchResult.fastest` takes.
+        For a size that no range contains, it is the fastest of all.
 
         Args:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
@@ -154,12 +227,20 @@ class Synthesis:
     def _check_answered(self) -> None:
         """Raise InputError if the search has no algorithm; the message states why."""
         if not self.result.ranges:
-            reason = self.result.impossible or "no algorithm of the pinned shape was found in time"
-            raise InputError(f"there is no algorithm: {reason}")
+            raise InputError(f"there is no algorithm: {self._why_none}")
+
+    @property
+    def _why_none(self) -> str:
+        """Return why the search has no algorithm, in words."""
+        ended = self.result.stop_reason
+        endings = {"budget": "none was found within the budget", "interrupted": "the search was interrupted"}
+        return self.result.impossible or endings.get(ended, "the engines ended without one, and nothing is proved")
 
     @taking('answer.schedule("1M")')
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
+
+        Its columns are read-only; `np.array` copies them.
 
         Args:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
@@ -186,6 +267,7 @@ class Synthesis:
         algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
         return SendTable(*expanded(algorithm.problem, schedule), engine=algorithm.engine)
 
+    @taking("answer.plot_frontier()")
     def plot_frontier(self, ax: Axes | None = None) -> Axes:
         """Draw the times, the bound and the times of vendor libraries by message size, and return the axes.
 
@@ -203,7 +285,7 @@ class Synthesis:
             if row["sends"] is None:
                 continue
             last = row["max_bytes"] or math.inf
-            own_us |= {size: time_us for size, time_us, _ in row["curve"] if row["min_bytes"] <= size <= last}
+            own_us |= {int(size): time_us for size, time_us, _ in row["curve"] if row["min_bytes"] <= size <= last}
             own_us[row["shown_bytes"]] = row["time_us"]
         sizes = sorted({*(1 << e for e in EXPONENTS), *own_us})
         curves = {"synth": dict(sorted(own_us.items()))}
@@ -213,6 +295,7 @@ class Synthesis:
             curves |= {f"{name}'s model": curve} if curve else {}
         return draw_times(curves, {size: result.bound.at(size)[0] for size in sizes}, ax)
 
+    @taking('answer.plot_timeline("1M")')
     def plot_timeline(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
         """Draw when each pair of ranks is in use for a message of a size, and return the axes.
 
@@ -264,8 +347,9 @@ class Synthesis:
             file.write(page.html.encode())
         return page_path
 
+    @taking("answer.table(width=120)")
     def table(self, width: int | None = LEAST_WIDTH) -> str:
-        """Return the table that the command line prints, as text.
+        """Return the table that the command line prints, as text; without an algorithm, the reason under its heading.
 
         Args:
             width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
@@ -277,16 +361,21 @@ class Synthesis:
         if width is not None and width < 1:
             raise InputError(f"width {width}: is not possible; it must be 1 or more, or None for all columns")
         more = "table(width=None)", "; the attribute algorithms holds all figures"
-        return table(statement(self.result), self.result.problem.topology.nranks, width, more=more)
+        document, nranks = self.to_dict(), self.result.problem.topology.nranks
+        if not self.result.ranges:
+            return "\n".join(wrapped([heading(document, nranks), "", f"no algorithm: {self._why_none}"], width))
+        return table(document, nranks, width, more=more)
 
     @taking('answer.save("out")')
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
-        """Write the files of the answer to a library, as `emit.library.saving.save.save` does, and return their paths.
+        """Write the files of the answer to a library, as the command line does with `--out`, and return their paths.
 
-        From then on `result` is what was written: algorithms that the search had no time to lower are lowered now, and
-        have the times of their programs. Every call starts from the search's own result.
+        An existing file for the question stays at every size at which it is no slower. From then on `result` and
+        `algorithms` are what was written: algorithms that the search had no time to lower are lowered now and have the
+        times of their programs, and sizes may be left to a vendor library. So there may be other rows than before.
+        Every call starts from the search's own result.
 
         Args:
             folder: The library's folder.
@@ -296,18 +385,46 @@ class Synthesis:
             replace: Whether to replace the files that the library has for the question, even faster ones.
 
         Raises:
-            InputError: The target or the folder cannot take the files. If a named target can hold no program of the
-                answer, the error comes after other files, such as schedules, were written.
+            InputError: The search has no algorithm, or the target or the folder cannot take the files. If a named
+                target can hold no program of the answer, the error comes after other files, such as schedules, were
+                written.
         """
+        self._check_answered()
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
         settings = dataclasses.replace(self.settings, name=target)
         executor_for(self.result.problem, settings)  # Raise before anything is written.
         written = save(self._searched, folder, settings, proof=proof, anew=replace)
-        self.result = written.result
+        self.result, self._written = written.result, written
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
+
+
+def search_document(answer: SearchResult | Saved) -> dict[str, Any]:
+    """Return the document of a search, which `--json` prints and `to_dict` returns, without its stamp.
+
+    Args:
+        answer: The search, or the search as it was written. The rows of the latter are those that the library now has.
+
+    Returns:
+        The keys of `statement`, and inplace (whether `algorithms` serve calls in place), other_form (rows of the other
+        form of calls, if there are any), unsaved (why there is no file, or ""), remarks and cached. Each row also has
+        file, None without one, kept, and perhaps schedule and proof_file.
+    """
+    written = None if isinstance(answer, SearchResult) else answer
+    result = answer if isinstance(answer, SearchResult) else answer.result
+    document = statement(result)
+    document["algorithms"] = [{"file": None, "kept": False} | row for row in document["algorithms"]]
+    for key, form in () if written is None else (("algorithms", written), ("other_form", written.other_form)):
+        if form is not None:
+            named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
+            document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
+    rows = [*document["algorithms"], *document.get("other_form", ())]
+    document["next_minute"] = next_minute(result, rows)
+    document["inplace"] = forms(result.problem)[0]
+    unsaved = "the answer was not saved" if written is None else written.refused
+    return document | {"unsaved": unsaved, "remarks": list(written.remarks if written else ()), "cached": False}
 
 
 _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
@@ -378,7 +495,7 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
 
     Args:
         collective: A name (torch's spellings too), or a Collective, as `read_pattern` returns it for a pattern's file.
-        topo: A machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
+        topo: A machine, a family, a file, a Topology, or a graph of networkx with links as edges (gbs, alpha_us).
         group: Ranks that take part, in order, or text as on the command line (`0,2,4-7`); None for all ranks.
         relay: Ranks outside the group that may forward: "none", "all" or ranks.
         without: Dead parts, such as "link:0-1" or "rank:3"; the healthy network is searched too, for comparison.
@@ -386,7 +503,8 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         root: Rank of the root of a rooted collective; None for the group's first rank.
         sizes: Bytes of the blocks of allgatherv, reducescatterv, gatherv and scatterv: one number for each rank; of
             alltoallv: k rows of k numbers. Or text such as "1M,0,3M", or a file.
-        size: Bytes, or text such as "64K", for the one best algorithm; None for the best at every size.
+        size: Message size for the one best algorithm: bytes of the larger of the fullest send and the fullest receive
+            buffer of any rank, or text such as "64K"; None for the best at every size.
         chunks: Chunks of a block; None for any number.
         steps: Steps in the k-synchronous model; None for any number.
         rounds: Rounds in the k-synchronous model; None for any number.
@@ -404,8 +522,10 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         workers: Running solver processes to use instead of new ones.
 
     Raises:
-        InputError: An argument cannot be right; the message is one line. For a keyword that does not exist it is an
-            UnknownKeyword, which is a TypeError too, as is WrongArguments for a missing one.
+        InputError: An argument cannot be right; the message is one line. For a keyword that does not exist and for a
+            missing argument it is a TypeError too.
+        KeyboardInterrupt: Ctrl-C came before there was an answer. If it comes later, the answer is the best until
+            then, and its attribute `interrupted` is True.
     """
     arguments = QuestionArguments(
         collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, sizes=sizes, size=size,
@@ -413,11 +533,9 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         groups_overlap=groups_overlap, scratch_limit=scratch_limit, costs=costs, switch_ops=switch_ops,
     )  # fmt: skip
     if progress is not None and not callable(progress):
-        raise InputError(
-            f"progress: a {type(progress).__name__} cannot be called; it must be a function of two arguments"
-        )
+        raise InputError(f"progress: {shown(progress)} cannot be called; it must be a function of two arguments")
     if not isinstance(workers, Workers | None):
-        raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
+        raise InputError(f"workers: {shown(workers)} has no solvers; it must be a synth.solvers.workers.Workers")
     question = make_question(arguments)
     with Workers(processes(question.options.engine)) if workers is None else nullcontext(workers) as running_workers:
         return Synthesis(find_answer(question, running_workers, progress), question.settings)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from synth.model.numbers import without_common_divisor
 from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, CollectiveKind, find_kind, parse_name
+from synth.model.text import format_count
 from topologies.arrays import grouped, positions
 from topologies.errors import InputError
 
@@ -46,7 +47,8 @@ class Collective:
             another for alltoall.
         nchunks: Number of chunks in all.
         reduces: Whether each chunk is a sum; bool, shape (nchunks,).
-        fraction: Bytes of a chunk / message size (as nccl-tests defines it); float, shape (nchunks,).
+        fraction: Bytes of a chunk / message size; float, shape (nchunks,). The message size is the larger of the
+            fullest send buffer and the fullest receive buffer of any rank, as nccl-tests defines it.
         pre: Rows (rank, chunk) that are held before, sorted and without repetition; int, shape (p, 2).
         post: Rows (rank, chunk) that are wanted after, sorted and without repetition; int, shape (q, 2).
         in_index: Place of each row of `pre` in that rank's input buffer, in chunks; int, shape (p,).
@@ -72,6 +74,10 @@ class Collective:
     root: int = 0
     sizes: tuple[int, ...] = ()
     block: Ints | None = None
+
+    def __repr__(self) -> str:
+        """Return the name and the numbers of ranks and chunks in one line."""
+        return f"<{self.name} of {self.nranks} ranks, {format_count(self.nchunks, 'chunk')}>"
 
     @cached_property
     def holds(self) -> Bools:
@@ -480,8 +486,8 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
     Args:
         name: Any spelling of a collective whose blocks have sizes of their own.
         sizes_bytes: Bytes of the block of each rank, shape (k,); for alltoallv the bytes that rank i sends to rank j,
-            shape (k, k). The message size is the sum of the blocks, which is the fuller buffer; for alltoallv it is the
-            largest sum of a row (the fullest send buffer). At another message size all blocks scale with it.
+            shape (k, k). The message size is the sum of the blocks, and for alltoallv the largest sum of a row or a
+            column: the fullest buffer. At another message size all blocks scale with it.
         root: The root's position in the group, for a collective with a root.
 
     Raises:
@@ -501,7 +507,7 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         index = "".join(f"[{i}]" for i in bad[0])
         raise InputError(f"{kind.name}: size{index} is {table[tuple(bad[0])]}; it must be a number of bytes, 0 or more")
     with np.errstate(over="ignore"):
-        message_bytes = table.sum(axis=-1).max()
+        message_bytes = max(table.sum(axis=axis).max() for axis in range(table.ndim))
     if not np.isfinite(message_bytes):
         raise InputError(f"{kind.name}: the sizes add up to more than a number can hold; they must be bytes")
     even, is_kept = named(kind.even, len(table), 1, root), table.ravel() > 0

@@ -7,10 +7,9 @@ and loading a loop from disk some hundredths. A small problem is answered before
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,8 @@ from numpy.typing import NDArray
 from synth.model.deadline import check_deadline, uncounted
 from synth.model.loop_cache import folder_of, loops_folder, store_of
 
+log = logging.getLogger("synth.loops")
+
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -33,8 +34,8 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(loop: Loop) -> Loop:
     """Return a loop as machine code, with each function of this project that it calls; it is kept on disk.
 
-    The first call compiles for seconds. That can be interrupted, counts against no budget, and is reported once. Every
-    argument type is compiled separately, so arrays must always have the same types: see `Runner`.
+    The first call compiles for seconds. That can be interrupted, counts against no budget, and is logged, once in a
+    process. Every argument type is compiled separately, so arrays must always have the same types: see `Runner`.
     """
     machine_code: Loop = _compiled(loop)
     return machine_code
@@ -252,15 +253,9 @@ _compiled_s = 0.0  # What this process has spent in calls that compiled somethin
 
 @cache
 def _report_once() -> None:
-    """Report on standard error that time goes into compiling, and whether code is kept; later calls do nothing."""
-    how_often = "once" if loops_folder() else "not kept: no folder for them can be written"
-    notice = f"compiling loops for large problems, {how_often}; up to two minutes, not of the budget"
-    if sys.stderr.isatty():
-        # The first line replaces a line of progress.
-        columns = shutil.get_terminal_size().columns
-        first, *further_lines = textwrap.wrap(notice, columns, subsequent_indent="  ", break_on_hyphens=False)
-        notice = "\n".join([f"\r{first.ljust(columns)}", *further_lines])
-    print(notice, file=sys.stderr, flush=True)
+    """Log that time goes into compiling, and whether code is kept; later calls do nothing."""
+    kept = "kept for later runs" if loops_folder() else "not kept: no folder for them can be written"
+    log.info("compiling loops for large problems, %s; up to two minutes, not of the budget", kept)
 
 
 class _CallInThread:

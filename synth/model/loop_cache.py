@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+
+log = logging.getLogger("synth.loops")
 
 _NAME = "synth-collectives"
 _DIGITS = 16  # of the digest that names a folder
@@ -137,7 +139,7 @@ def holding() -> Iterator[bool]:
 def _takes_lock(handle: int, root: Path) -> bool:
     """Wait for a lock while this process still has time to wait; return whether this process holds the lock now.
 
-    The wait is taken off the 1.5 s of this process. When these end, a line on standard error says so, once.
+    The wait is taken off the 1.5 s of this process. When these end, that is logged, once.
 
     Args:
         handle: Descriptor of the lock file.
@@ -157,33 +159,46 @@ def _takes_lock(handle: int, root: Path) -> bool:
         time.sleep(_LOOK_S)
         _remaining_s -= _LOOK_S
         if _remaining_s <= 0:
-            line = f"{root}: another process holds it, and may be stopped; loops are compiled and not stored"
-            print(line, file=sys.stderr, flush=True)
+            log.warning("%s: another process holds it, and may be stopped; loops are compiled and not stored", root)
 
 
 def store_of(loop: FunctionType, folder: Path) -> GuardedStore:
-    """Return the store of a loop's machine code in the folder that its sources name.
+    """Return the store of a loop's machine code in its folder, wherever its sources lie and whenever they were written.
 
-    Numba's own choice of a folder also depends on the path of the sources, so that each clone would compile all anew.
+    Numba's own stores have a folder for each path of a source file and forget code when the file's time changes, so
+    that another installation of the same sources would compile all loops again.
 
     Args:
-        loop: The loop, as Numba compiles it.
-        folder: Its folder (`folder_of`), which is made if necessary.
+        loop: The loop.
+        folder: What `folder_of` returns for it.
     """
-    from numba.core import caching  # This import takes a third of a second.
+    from numba.core import caching  # This import takes a third of a second, so that only large problems pay for it.
 
-    class Locator(caching.InTreeCacheLocator):  # type: ignore[misc]
+    class Locator(caching._CacheLocator):  # type: ignore[misc]
+        """Numba's description of where a function's code is stored; the folder's name states the sources."""
+
         def get_cache_path(self) -> str:
             return str(folder)
 
         def get_source_stamp(self) -> str:
             return ""
 
-    class Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
-        _locator_classes = (Locator, *caching.CompileResultCacheImpl._locator_classes)
+        def get_disambiguator(self) -> str:
+            return str(loop.__code__.co_firstlineno)
+
+        @classmethod
+        def from_function(cls, *_loop_and_file: object) -> Locator:
+            return cls()
+
+    class Storing(caching.CompileResultCacheImpl):  # type: ignore[misc]
+        """Numba's form of stored code, in the folder of `Locator`."""
+
+        _locator_classes = (Locator,)
 
     class Store(caching.FunctionCache):  # type: ignore[misc]
-        _impl_class = Implementation
+        """Numba's store of one function's code."""
+
+        _impl_class = Storing
 
     return GuardedStore(Store(loop))
 

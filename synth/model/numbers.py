@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import wraps
 from pathlib import Path
@@ -19,6 +20,7 @@ from topologies.text.fields import shown
 
 MOST_SECONDS = 1e7
 _MANY_SECONDS = 300
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
 _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
 
 
@@ -29,7 +31,8 @@ def taking(example: str) -> Callable[[Function], Function]:
     """Return a decorator for a public function, after which calls with wrong arguments raise errors that help.
 
     An unknown keyword raises UnknownKeyword, with the most similar right ones. A missing argument, or one too many,
-    raises WrongArguments with the example. Otherwise the function stays as it is.
+    raises WrongArguments with the example. An InputError that names options of the command line, as `--scratch-limit`,
+    names the function's keywords instead. Otherwise the function stays as it is.
 
     Args:
         example: A right call, such as `load("ring.synth")`.
@@ -41,11 +44,19 @@ def taking(example: str) -> Callable[[Function], Function]:
         name = function.__qualname__.removesuffix(".__init__").removesuffix(".__new__")
         keywords = [keyword for keyword in signature.parameters if keyword not in ("self", "cls")]
 
+        def as_keyword(option: re.Match[str]) -> str:
+            """Return the keyword that an option of the command line stands for; the option if there is none."""
+            keyword = option[1].replace("-", "_")
+            return keyword if keyword in keywords else option[0]
+
         @wraps(function)
         def checked(*arguments: Any, **options: Any) -> Any:
             """Call the function; if that fails, check which arguments the call has."""
             try:
                 return function(*arguments, **options)
+            except InputError as error:
+                error.args = (_OPTION.sub(as_keyword, str(error)),)
+                raise
             except TypeError:  # Most calls are right, and some take microseconds, so that the check comes second.
                 for option in options:
                     if option not in keywords:

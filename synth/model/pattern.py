@@ -67,10 +67,11 @@ class _PatternEntry:
 def read_pattern(path: str | Path) -> Collective:
     """Return the collective of a pattern file, with one chunk a block and its root at position 0.
 
-    The message size is the largest sum of weights that a position holds before (its fullest send buffer, the
-    same data once); a chunk's fraction is its weight over that. Chunks are numbered in file order, and so are
-    a position's places. Its input buffer has one place for each chunk that it holds, or one for all chunks of the same
-    `data`; its output buffer has one for each chunk that it wants. A position outside `of` does not hold the chunk.
+    The message size is the larger of the fullest send buffer and the fullest receive buffer: the largest sum of weights
+    that a position holds before (the same data once) or wants after. A chunk's fraction is its weight over that.
+    Chunks are numbered in file order, and so are a position's places. Its input buffer has one place for each chunk
+    that it holds, or one for all chunks of the same `data`; its output buffer has one for each chunk that it wants. A
+    position outside `of` does not hold the chunk.
 
     Chunks are routed separately even where they name the same data: a schedule does not build one chunk's sum from
     another's, and a bound holds for such schedules only.
@@ -236,7 +237,7 @@ def _moves(entry: _PatternEntry) -> bool:
 def _assemble(name: str, nranks: int, entries: list[_PatternEntry]) -> Collective:
     """Build the collective of all entries, which have been checked; see `read_pattern` for its order and places."""
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
-    load = np.zeros(nranks)
+    sent, received = np.zeros(nranks), np.zeros(nranks)
     place_of_data: dict[tuple[str, int], int] = {}
     pre: list[Ints] = []  # rows (rank, chunk, place)
     post: list[Ints] = []
@@ -255,11 +256,15 @@ def _assemble(name: str, nranks: int, entries: list[_PatternEntry]) -> Collectiv
             rows.append(np.column_stack([rank, chunk, (places[:, None] + part).ravel()]))
         used_in[fresh] += entry.count
         used_out[entry.goals] += entry.count
-        load[fresh] += entry.weight * entry.count
+        sent[fresh] += entry.weight * entry.count
+        received[entry.goals] += entry.weight * entry.count
         first += entry.count
     pre_rows, post_rows = np.concatenate(pre), np.concatenate(post)
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
-    reduces, share = np.repeat(np.array([entry.reduces for entry in entries]), counts), weight / load.max()
+    reduces, share = (
+        np.repeat(np.array([entry.reduces for entry in entries]), counts),
+        weight / max(sent.max(), received.max()),
+    )
     cells = (pre_rows[:, :2], post_rows[:, :2], pre_rows[:, 2], post_rows[:, 2])
     return make_collective(name, nranks, share, *cells, nchunks=first, reduces=reduces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,15 @@ class Schedule:
         columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
         joined = follows_same(self.message[rows]) if len(self.joined) else self.joined
         return replace(self, joined=joined, **{name: getattr(self, name)[rows] for name in columns})
+
+    def read_only(self) -> Schedule:
+        """Return the schedule with the same columns, which cannot be written through it."""
+        columns: dict[str, Any] = {
+            name: column.view() for name, column in vars(self).items() if isinstance(column, np.ndarray)
+        }
+        for column in columns.values():
+            column.flags.writeable = False
+        return replace(self, **columns)
 
     @property
     def message(self) -> Ints:

@@ -317,4 +317,9 @@ def size_in_bytes(value: int | str, name: str) -> int:
     """
     if isinstance(value, float):
         raise InputError(f"{name}: {value} is no size; it must be a whole number of bytes, or a text such as 1M")
-    return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
+    if not isinstance(value, str):
+        value = whole(value, name)
+        if not 1 <= value <= MAX_SIZE:
+            raise InputError(f"{name}: {value} is no size; it must be 1 to {MAX_SIZE} bytes, or a text such as 64K")
+        return value
+    return parse_size(value, name)

@@ -64,13 +64,8 @@ class Capacity:
 
     @property
     def buffer_bytes(self) -> int:
-        """Return the bytes of the fullest buffer, of all that one rank sends or receives."""
+        """Return the message size: the bytes of the fullest buffer, of all that one rank sends or receives."""
         return int(_fullest(self.cells)) * self.cell_bytes
-
-    @property
-    def sent_bytes(self) -> int:
-        """Return the bytes that the fullest rank sends, which `--size` and schedules count."""
-        return int(self.cells.sum(axis=1).max()) * self.cell_bytes
 
     def cell_bytes_for(self, trace: Ints) -> Ints:
         """Return the least bytes of a cell with which each call fits, int64, shape (m,); −1 where no cell is enough.

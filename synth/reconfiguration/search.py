@@ -189,7 +189,7 @@ def search_changes(  # It takes the spellings of `synthesize`, and those of earl
     root: int | None = None,
     budget: float | str = 30.0,
     deltas_us: Sequence[float] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] | None = None,
     tuning: ChangesTuning = ChangesTuning(),
     *,
     size_bytes: int | str | None = None,
@@ -207,7 +207,7 @@ def search_changes(  # It takes the spellings of `synthesize`, and those of earl
         root: The root, for a collective that has one; None for rank 0.
         budget: Seconds for the search, or text such as "5m".
         deltas_us: Times of changes in µs at which the bound counts; empty for the network's own.
-        progress: Receives what is tried.
+        progress: Receives what is tried; None for no reports.
         tuning: Limits of the search.
         size_bytes: The same as `size`, which need not be given then.
         budget_s: The same as `budget`.
@@ -233,12 +233,13 @@ def search_changes(  # It takes the spellings of `synthesize`, and those of earl
     if root and not blocks.kind.rooted:
         raise InputError(f"root: {blocks.name} has no root; leave it out")
     result = ChangesSearch(network, blocks, size_bytes)
+    report = (lambda _: None) if progress is None else progress
     networks = [network.with_delta(delta_us, "deltas_us") for delta_us in deltas_us] or [network]
     begun = now()
     with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
         try:
-            _search_schedules(result, networks, solver, root, budget_s, progress, tuning)
+            _search_schedules(result, networks, solver, root, budget_s, report, tuning)
         except KeyboardInterrupt:
             solver.interrupted = True
         result.interrupted = solver.interrupted
@@ -246,7 +247,7 @@ def search_changes(  # It takes the spellings of `synthesize`, and those of earl
             raise InputError(
                 f"{blocks.name}: no sequence of at most {tuning.most_states} states joins the ranks; add a state"
             )
-        progress("bound over all sequences of states")
+        report("bound over all sequences of states")
         spare_s = 0.0 if result.interrupted else max(begun + budget_s - now(), tuning.bound_share * budget_s)
         try:
             result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, spare_s)

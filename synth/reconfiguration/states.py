@@ -32,6 +32,7 @@ import numpy as np
 
 from synth.model.collective import Floats, Ints
 from synth.model.numbers import taking
+from synth.model.text import format_count
 from topologies.errors import InputError
 from topologies.families import FAMILIES, family
 from topologies.load import load
@@ -69,6 +70,10 @@ class ChangingNetwork:
     states: tuple[Topology, ...]
     delta_us: Floats
     start: int | None = None
+
+    def __repr__(self) -> str:
+        """Return the name and the numbers of ranks and states in one line."""
+        return f"<ChangingNetwork {self.name}: {self.nranks} ranks, {format_count(len(self.states), 'state')}>"
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.states) <= MAX_STATES:

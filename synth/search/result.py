@@ -15,6 +15,7 @@ from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.defects import Defect, contained
 from synth.model.problem import Problem
+from synth.model.text import format_count
 from synth.search.offer import Offer
 from synth.verify.algorithm import Algorithm
 from topologies.errors import NotModelled
@@ -71,6 +72,11 @@ class SearchResult:
     stop_reason: str = ""
     defects: tuple[Defect, ...] = ()
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """Return the question, the number of algorithms and why the search ended early in one line."""
+        ended = f", ended by {self.stop_reason}" if self.stop_reason else ""
+        return f"<SearchResult of {self.problem!r:.120}: {format_count(len(self.ranges), 'algorithm')}{ended}>"
 
     def raise_bound(self, bound: Bound, at_s: float) -> None:
         """Replace the bound by one that has its witnesses and maybe more.

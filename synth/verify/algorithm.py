@@ -22,7 +22,7 @@ class Algorithm:
 
     Attributes:
         problem: The problem, with the number of chunks that the schedule has.
-        schedule: The schedule, timed for chunks of 1 MiB, or for `size_bytes`.
+        schedule: The schedule, timed for chunks of 1 MiB, or for `size_bytes`; its columns are read-only.
         engine: Name of the engine that produced the schedule.
         claim: Proved property of the schedule in the k-synchronous model, in words; empty if nothing is proved.
         size_bytes: Message size in bytes at which a very large schedule is checked. Other schedules are checked for a
@@ -44,6 +44,7 @@ class Algorithm:
             object.__setattr__(self, "schedule", self._clock.timed(size))
             replay(self.problem, self.schedule)
             self._times_us[size] = time_us(self.problem, self.schedule)
+        object.__setattr__(self, "schedule", self.schedule.read_only())  # It stays as it was replayed.
 
     def __repr__(self) -> str:
         """Return the question, the engine and the numbers of steps, chunks of a block and sends in one line."""
@@ -80,8 +81,11 @@ class Algorithm:
         return time_us(self.problem, self._clock.timed(size_bytes, fraction))
 
     def timed(self, size_bytes: float) -> Schedule:
-        """Return the schedule with its times at a message size in bytes; it is not replayed at this size, nor kept."""
-        return self._clock.timed(size_bytes)
+        """Return the schedule with its times at a message size in bytes; it is not replayed at this size, nor kept.
+
+        Its columns are read-only.
+        """
+        return self._clock.timed(size_bytes).read_only()
 
     @cached_property
     def _clock(self) -> Clock:

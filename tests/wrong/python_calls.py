@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import synth
 from emit.language import Script
 from emit.library import choose, load_index
-from emit.library.selection.selector import LibraryCall
+from emit.library.selection.call import LibraryCall
 from topologies.errors import InputError
 from topologies.load import load
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from pathlib import Path
 
@@ -86,7 +87,19 @@ def test_wrong_calls_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     "name",
     sorted(
         {*synth_package.__all__}
-        - {"Collective", "Goal", "InputError", "SendTable", "Synthesis", "__version__", "mscclpp_plan_dir"}
+        - {
+            "Collective",
+            "Goal",
+            "InputError",
+            "MessageLost",
+            "SendTable",
+            "SynthError",
+            "VerificationError",
+            "Synthesis",
+            "__version__",
+            "json_kinds",
+            "mscclpp_plan_dir",
+        }
     ),
 )
 def test_calls_with_missing_or_unknown_arguments_show_a_right_one(name: str) -> None:
@@ -101,3 +114,18 @@ def test_calls_with_missing_or_unknown_arguments_show_a_right_one(name: str) -> 
         function(nosuch=1)
     with pytest.raises(InputError, match="too many positional arguments"):
         function(*[None] * 20)
+
+
+@pytest.mark.parametrize("kind", [synth_package.Synthesis, synth_package.SendTable, synth_package.Selector])
+def test_methods_check_their_keywords_as_functions_do(kind: type) -> None:
+    """Check each public method that takes arguments, as the reference page on errors says."""
+    for name, method in vars(kind).items():
+        if not name.startswith("_") and inspect.isfunction(method) and len(inspect.signature(method).parameters) > 1:
+            with pytest.raises(UnknownKeyword, match="has no keyword 'nosuch'"):
+                method(None, nosuch=1)
+
+
+def test_every_error_is_of_the_public_hierarchy() -> None:
+    assert {synth_package.InputError, TypeError, ValueError} <= {*UnknownKeyword.__mro__}
+    for error in (synth_package.InputError, synth_package.VerificationError, synth_package.MessageLost):
+        assert issubclass(error, synth_package.SynthError)

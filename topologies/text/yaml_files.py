@@ -29,7 +29,7 @@ def parse_yaml(text: str, origin: str, references: bool = False) -> Any:
         import yaml  # An optional dependency, the extra `yaml`.
     except ImportError:
         raise InputError(
-            f"{origin}: YAML needs PyYAML; it must be installed (pip install '.[yaml]' in synth's checkout)"
+            f"{origin}: YAML needs PyYAML; it must be installed (pip install '.[yaml]' in a copy of synth's sources)"
         ) from None
     if len(text) > _MOST_BYTES:
         raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_BYTES}")

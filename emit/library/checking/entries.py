@@ -379,8 +379,6 @@ def _scale(subject: _Subject) -> float | None:
         InputError: If the entry states padding that its schedule does not have.
     """
     padding, problem = subject.entry.padding, subject.problem
-    if padding == 0 and problem is not None and problem.collective.sizes:
-        return exact_scale(_fullest(problem))  # An alltoallv counts what ranks send, and some rank may receive more.
     if subject.own_schedule is None:
         return 1.0 if padding == 0 and problem is not None else None
     scheduled = subject.own_schedule[0].problem

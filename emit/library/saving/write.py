@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import math
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,8 @@ from synth.storage.leftovers import remove_leftovers, staging_folder
 from synth.storage.proof import proof_path
 from topologies.errors import InputError
 from topologies.text.files import check_below, origin_of
+
+log = logging.getLogger("synth.library")
 
 _PATIENCE_S = 60.0  # longest wait for another writer if nothing else limits it
 _LEAST_S = 0.3  # shortest wait even if no time is left: most writers hold a library for milliseconds
@@ -286,7 +288,7 @@ def _locked(folder: Path, until: float, elsewhere: bool) -> Iterator[Path]:
             advice = "wait until it ends (resume it if it is stopped), or give another folder"
             raise LibraryHeldError(f"{origin_of(folder)}: another process is writing to it; {advice}")
         beside = _new_folder_beside(folder)
-        print(f"{folder}: is held by another process; the answer is written to {beside}", file=sys.stderr, flush=True)
+        log.warning("%s: is held by another process; the answer is written to %s", folder, beside)
         try:
             with _locked(beside, until, False) as held_folder:
                 yield held_folder
@@ -350,7 +352,7 @@ def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> boo
             is_announced = True
             consequence = "; then the answer goes to a folder beside it" if elsewhere else ""
             line = f"{folder}: waiting up to {remaining_s:.1f} s for another process that writes to it{consequence}"
-            print(line, file=sys.stderr, flush=True)
+            log.warning("%s", line)
         time.sleep(min(_LOOK_S, remaining_s))
 
 

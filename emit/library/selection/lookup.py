@@ -14,7 +14,8 @@ from emit.goal import Goal
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import goal_stated, state_goal
 from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from synth.storage.columns import json_object
 from topologies.errors import InputError

@@ -60,9 +60,6 @@ class PaddedFile:
             is_block = (rank < k) & (source < k)
             np.add.at(self.cells, (source[is_block], rank[is_block]), 1)
         self._fullest = max(1, _fullest(self.cells))
-        # Times in an index are for what the fullest rank sends, without padding.
-        sizes = np.array(entry.sizes, dtype=object).reshape(k, k)
-        self._shown_share = float(sizes.sum(axis=1).max() / _fullest(sizes)) * (1 - entry.padding)
         points = entry.curve or [(float(entry.shown_bytes or 1), float(entry.time_us or np.inf), 0.0)]
         self._sizes, self._times_us = ([point[column] for point in points] for column in (0, 1))
 
@@ -82,10 +79,12 @@ class PaddedFile:
         if not self.entry.in_range(size_bytes):
             return None
         whole = size_bytes // self._fullest
-        return PaddedChoice(self.entry, size_bytes, self.cells * whole, self._time_us(size_bytes * self._shown_share))
+        return PaddedChoice(
+            self.entry, size_bytes, self.cells * whole, self._time_us(size_bytes * (1 - self.entry.padding))
+        )
 
     def _time_us(self, shown_bytes: float) -> float:
-        """Return the time in µs at a size as the entry's curve counts it, linear between and after its points."""
+        """Return the time in µs at a size without padding, as the curve counts it, linear between and after points."""
         sizes, times_us = self._sizes, self._times_us
         if shown_bytes <= sizes[-1] or len(sizes) == 1:
             return float(np.interp(shown_bytes, sizes, times_us))

@@ -13,11 +13,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emit.library.entry import IndexEntry
+from emit.library.selection.call import LibraryCall, row_by_row
 from emit.library.selection.padded import PaddedChoice, PaddedFile
-from synth.model.numbers import as_flag, as_text, taking, whole, whole_numbers, without_common_divisor
+from emit.library.selection.reasons import why_none, why_served
+from emit.targets import target_named
+from synth.model.numbers import taking, whole
 from synth.model.registry import find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_listed
@@ -27,102 +29,6 @@ from topologies.text.fields import shown
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
 _MOST_BLOCK = 1 << 40  # bytes of a block, so that sums of blocks and of cells fit 63 bits
 _KEPT = 1 << 14  # questions that are remembered, whatever their sizes
-
-
-class _CallFields(NamedTuple):
-    """The fields of a `LibraryCall`, which describes them."""
-
-    collective: str
-    nranks: int
-    ranks: Sequence[int] | None
-    inplace: bool
-    target: str | None = None
-    topology: str | None = None
-    root: int | None = None
-    relays: Sequence[int] = ()
-    element_bytes: int = 1
-    any_order: bool = False
-    sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = ()
-
-
-class LibraryCall(_CallFields):
-    """A call of a collective, of any size, for which a library may have a file.
-
-    Its fields are checked when it is made; whether the collective exists, by the `Selector` that takes the call.
-
-    Attributes:
-        collective: Name of the collective; torch's spellings are also known.
-        nranks: Number of ranks of the group.
-        ranks: The topology's ranks of the group, in order; None if they may be anywhere.
-        inplace: True for a call in place.
-        target: Executor; None for any, if all fitting files have the same.
-        topology: Name of the topology; None for any, if all fitting files have the same.
-        root: The topology's rank of the root; a file is for one root only.
-        relays: Ranks of the topology after the group's in the communicator.
-        element_bytes: Bytes of an element of the call's type.
-        any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
-            must then be made in the order of the entry's `communicator`.
-        sizes: Sizes of the blocks, for a collective whose blocks have sizes of their own: one for each rank in their
-            order, or for alltoallv one for each pair of ranks, row by row or as an array or list of rows. Only their
-            proportions count, except for `Selector.choose_padded`.
-    """
-
-    __slots__ = ()
-
-    @taking('synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True)')
-    def __new__(  # It has a parameter for each field, so that editors and type checkers know them.
-        cls,
-        collective: str,
-        nranks: int,
-        ranks: Sequence[int] | None,
-        inplace: bool,
-        target: str | None = None,
-        topology: str | None = None,
-        root: int | None = None,
-        relays: Sequence[int] = (),
-        element_bytes: int = 1,
-        any_order: bool = False,
-        sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = (),
-    ) -> LibraryCall:
-        """Return a call with these fields, which stay as they are; raise InputError as `checked` does."""
-        fields = collective, nranks, ranks, inplace, target, topology, root, relays, element_bytes, any_order, sizes
-        call = tuple.__new__(cls, fields)
-        call.checked()
-        return call
-
-    def checked(self) -> LibraryCall:
-        """Return a copy with plain values, ranks as tuples, and sizes without a common divisor.
-
-        The collective may be unknown.
-
-        Raises:
-            InputError: If a field has the wrong type, `element_bytes` or `nranks` is below 1, or `ranks` are not
-                `nranks` different ones.
-        """
-        ranks = None if self.ranks is None else whole_numbers(self.ranks, "ranks")
-        fields = (
-            as_text(self.collective, "collective"),
-            whole(self.nranks, "nranks"),
-            ranks,
-            as_flag(self.inplace, "inplace"),
-            None if self.target is None else as_text(self.target, "target"),
-            None if self.topology is None else as_text(self.topology, "topology"),
-            None if self.root is None else whole(self.root, "root"),
-            whole_numbers(self.relays, "relays"),
-            whole(self.element_bytes, "element_bytes"),
-            as_flag(self.any_order, "any_order"),
-            without_common_divisor(_row_by_row(self.sizes)),
-        )
-        call = tuple.__new__(LibraryCall, fields)
-        if call.element_bytes < 1:
-            raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
-        if call.nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == call.nranks):
-            suffix = "" if ranks is None else f" and ranks {format_listed(ranks)}"
-            raise InputError(
-                f"nranks {call.nranks}{suffix}: is not possible; it must be 1 or more,"
-                " with that many different ranks if ranks are given"
-            )
-        return call
 
 
 class Served(NamedTuple):
@@ -237,17 +143,17 @@ class Selector:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
         The executor's own serves if no file of the library fits, or the message size is no multiple of what the file
-        needs. An entry that serves the call's ranks as an isomorphic group is restated for them. What was asked is
-        remembered.
+        needs; `why` says which. An entry that serves the call's ranks as an isomorphic group is restated for them. What
+        was asked is remembered.
 
         Args:
             call: The call.
             size_bytes: Larger of a rank's send and receive buffer in bytes, also as text such as "64K" or "1M".
 
         Raises:
-            InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or more than
-                one entry fits and these differ in more than the order of ranks; the message says what would tell them
-                apart.
+            InputError: If the call or its size is impossible, its collective or target is unknown, it needs a root, or
+                more than one entry fits and these differ in more than the order of ranks; the message says what would
+                tell them apart.
         """
         if not isinstance(call, tuple):
             raise InputError(f"call: {shown(call)} is no call; it must be a LibraryCall")
@@ -262,6 +168,24 @@ class Selector:
         if len(fitting) == 1 and (call.root is not None or fitting[0].root is None):
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
+
+    @taking('selector.why(synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True), 1 << 20)')
+    def why(self, call: LibraryCall, size_bytes: int | str) -> str:
+        """Return in words why `choose` returns what it returns: what its entry serves, or why no file fits the call.
+
+        `synth library pick` prints the same sentences. They are for people, and may change with each release.
+
+        Args:
+            call: The call.
+            size_bytes: Larger of a rank's send and receive buffer in bytes, also as text such as "64K" or "1M".
+
+        Raises:
+            InputError: As `choose` raises it.
+        """
+        entry, call, size = self.choose(call, size_bytes), call.checked(), _size(size_bytes)
+        if entry is not None:
+            return why_served(entry, call, size)
+        return why_none(self.expanded(), call._replace(collective=spelled_name(self._entries, call.collective)), size)
 
     @taking('selector.choose_padded(synth.LibraryCall("alltoallv", 2, [0, 1], inplace=False, sizes=[0, 3, 2, 0]))')
     def choose_padded(self, call: LibraryCall) -> PaddedChoice | None:
@@ -278,7 +202,7 @@ class Selector:
             InputError: If the call is impossible, its collective is unknown or has no size for every pair of ranks, or
                 files for different topologies or targets serve it; the message says what would tell them apart.
         """
-        blocks = np.array(_row_by_row(call.sizes), dtype=object)
+        blocks = np.array(row_by_row(call.sizes), dtype=object)
         key = call._replace(
             ranks=None if call.ranks is None else tuple(call.ranks), relays=tuple(call.relays), sizes=()
         )
@@ -337,6 +261,8 @@ class Selector:
         The fields are those of `LibraryCall`, in their order.
         """
         call = LibraryCall(*fields).checked()
+        if call.target is not None:
+            target_named(call.target)  # Raise for an unknown one.
         name = call.collective if call.collective in self._names else parse_name(call.collective)
         required = {key: value for key in ("target", "topology", "root") if (value := getattr(call, key)) is not None}
         required |= {"relays": call.relays, "sizes": call.sizes}
@@ -393,15 +319,6 @@ class Selector:
         raise InputError(
             f"{description}: {fitting[0].file} and {fitting[1].file} both serve it; take entries of one index"
         )
-
-
-def _row_by_row(sizes: Any) -> tuple[int, ...]:
-    """Return sizes, one after another or in rows, as a tuple row by row; raise InputError if they are anything else."""
-    if isinstance(sizes, np.ndarray):
-        sizes = sizes.tolist()
-    if isinstance(sizes, list | tuple) and sizes and isinstance(sizes[0], list | tuple | np.ndarray):
-        return tuple(size for row in sizes for size in whole_numbers(row, "sizes"))
-    return whole_numbers(sizes, "sizes")
 
 
 def _size(size_bytes: Any) -> int:

@@ -291,6 +291,7 @@ def main() -> None:
     streams.prepare()
     interrupts.install()
     restart()
+    streams.show_logs("synth.loops", "synth.library")
     try:
         try:
             cli.main(standalone_mode=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 import os
 import re
 import sys
 from contextlib import suppress
 from typing import TextIO
+
+from synth.app.present.layout import warn
 
 # Control characters except tab and line ends, marks that change the order of letters, and surrogates.
 _UNPRINTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,6 +34,24 @@ def clear_line() -> None:
         io.TextIOWrapper.write(sys.stderr, _CLEAR)
     else:
         sys.stderr.write(_CLEAR)
+
+
+class _Warner(logging.Handler):
+    """A handler that prints records on standard error, each as a line of its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record, on a terminal in place of the line of progress."""
+        if sys.stderr.isatty():
+            clear_line()
+        warn(record.getMessage())
+
+
+def show_logs(*names: str) -> None:
+    """Print what is logged under some names, from level INFO on; Python users set logging up themselves."""
+    for log in map(logging.getLogger, names):
+        log.setLevel(logging.INFO)
+        log.handlers = [_Warner()]
+        log.propagate = False
 
 
 def drawing_stream() -> TextIO:

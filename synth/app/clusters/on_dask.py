@@ -48,7 +48,7 @@ class OnDask:
             import dask  # This optional package takes a second to load.
             import distributed
         except ImportError:
-            advice = "it comes with pip install '.[dask]' in synth's checkout"
+            advice = "it comes with pip install '.[dask]' in a copy of synth's sources"
             raise InputError(f"--on {on}: needs Dask, which is not installed; {advice}") from None
         self._distributed, self.work, self._cluster = distributed, work, None
         self._settings = ExitStack()  # Dask's settings, for as long as our own cluster runs

@@ -49,6 +49,11 @@ class Plan(NamedTuple):
     bound_us: float
     is_straight: bool
 
+    def __repr__(self) -> str:
+        """Return the numbers of chunks and sends, the time and the bound in one line."""
+        figures = f"{self.time_us:.6g} µs, bound {self.bound_us:.6g} µs"
+        return f"<Plan of {len(self.chunk_bytes)} chunks in {len(self.chunk)} sends: {figures}>"
+
 
 class SizesPlanner(ABC):
     """A planner of all-to-alls for one process group; it is not for two threads at once.
@@ -62,6 +67,10 @@ class SizesPlanner(ABC):
         self.net, self._run, self._room = net, Runner(interpreted), 0
         self._outputs: list[list[NDArray[Any]]] = []
         self._state: list[NDArray[Any]] = []
+
+    def __repr__(self) -> str:
+        """Return the kind of planner and the number of ranks in one line."""
+        return f"<{type(self).__name__} of all-to-alls on {self.net.nranks} ranks>"
 
     @abstractmethod
     def _make_room(self, room: int) -> None:

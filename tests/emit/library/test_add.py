@@ -14,8 +14,8 @@ from emit.language import Script, load_scripts
 from emit.library.goals import goal_stated, state_goal
 from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose, goal_beside
-from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS, target_named
 from tests import EXAMPLES
 from topologies.errors import InputError

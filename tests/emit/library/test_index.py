@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import FORMAT, index_text, load_index, parse_index
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError

@@ -16,8 +16,8 @@ from emit.library.checking.check import check_library
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.saving.save import Saved, save, stem, withdraw
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.prove import Bound

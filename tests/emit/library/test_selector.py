@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, parse_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError
@@ -152,3 +155,21 @@ def test_entries_and_selectors_print_one_line() -> None:
 def test_a_folder_in_place_of_entries_is_refused_with_the_public_function_that_reads_it() -> None:
     with pytest.raises(InputError, match=r'Selector\(load_library\("out"\)\)'):
         Selector("out")  # type: ignore[arg-type]
+
+
+def test_threads_share_a_selector_and_processes_its_entries() -> None:
+    """Check that threads get the same choices as one thread, and that entries can be passed to another process."""
+    rows = [entry_row(file=f"msccl/{i}.xml", min_bytes=i << 10, max_bytes=(i + 1 << 10) - 1) for i in range(32)]
+    entries = [IndexEntry.of(row, Path()) for row in rows]
+    calls = [(entries[0].collective, 4, [0, 2, 4, 6], entries[0].inplace)]
+    sizes = [size << 8 for size in range(128)]
+
+    def files(selector: Selector) -> list[str | None]:
+        call = LibraryCall(*calls[0])
+        return [None if entry is None else entry.file for size in sizes for entry in [selector.choose(call, size)]]
+
+    alone, shared = files(Selector(entries)), Selector(entries)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(choices == alone for choices in threads.map(files, [shared] * 8))
+    assert len(set(alone)) > 16
+    assert files(Selector(pickle.loads(pickle.dumps(entries)))) == alone

@@ -12,8 +12,8 @@ import pytest
 from emit.formats import verify_file
 from emit.library.index import load_index
 from emit.library.saving.save import Saved, _joined_reasons, _served, save
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.msccl.read import read_msccl
 from emit.targets import TARGETS
 from synth.app.synthesis import synthesize

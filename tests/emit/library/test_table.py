@@ -17,7 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import index_text, parse_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.library.selection.table import HEADER, table_bytes
 from tests.emit.library.made_indices import Row, entry_row
 from tests.emit.library.table_reader import TableReader

@@ -12,7 +12,8 @@ import synth
 from emit.library.checking.check import check_library
 from emit.library.entry import INDEX
 from emit.library.index import load_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor

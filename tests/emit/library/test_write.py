@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,8 @@ from emit.library.run_by import run_by
 from emit.library.saving import write
 from emit.library.saving.save import save, stem_of_problem, stems
 from emit.library.saving.write import LibraryHeldError, existing_entries, writing
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now
@@ -103,15 +104,18 @@ def held(folder: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def test_a_locked_library_is_refused_in_time_and_unchanged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_locked_library_is_refused_in_time_and_unchanged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Check that the wait for another writer ends with an error that says so."""
+    monkeypatch.setattr(logging.getLogger("synth.library"), "propagate", True)  # A command may have run before.
     put(tmp_path / "lib", row_of(0, "a"))
     before = files(tmp_path / "lib")
     soon = now() + 0.5
     wrong = r"lib: another process is writing to it; wait until it ends"
     with held(tmp_path / "lib"), pytest.raises(LibraryHeldError, match=wrong), writing(tmp_path / "lib", until=soon):
         pytest.fail("it is held")
-    (line,) = capfd.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert "lib: waiting up to 0." in line
     assert files(tmp_path / "lib") == before
     put(tmp_path / "lib", row_of(1, "b"))  # The refused entry has left no file.
@@ -119,8 +123,9 @@ def test_a_locked_library_is_refused_in_time_and_unchanged(tmp_path: Path, capfd
 
 @pytest.mark.parametrize("name", ["lib", "lib/", "lib/../lib", "."])
 def test_an_answer_is_written_beside_a_locked_library(
-    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("synth.library"), "propagate", True)  # A command may have run before.
     (tmp_path / "lib").mkdir()
     monkeypatch.chdir(tmp_path / "lib" if name == "." else tmp_path)
     for number in (2, 3):
@@ -129,7 +134,8 @@ def test_an_answer_is_written_beside_a_locked_library(
             placed = library.commit([IndexEntry.of(row_of(0, "a"), tmp_path)])
         assert placed == [library.folder / "msccl/a.xml", library.folder / INDEX]
         assert files(tmp_path / f"lib-{number}").keys() == {"msccl/a.xml", INDEX}
-        (line,) = capfd.readouterr().err.splitlines()
+        (line,) = caplog.messages
+        caplog.clear()
         assert "is held by another process; the answer is written to" in line
         assert str(library.folder) in line
     assert files(tmp_path / "lib") == {}

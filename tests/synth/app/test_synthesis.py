@@ -100,8 +100,10 @@ def test_an_answer_without_an_algorithm_says_why() -> None:
     for call in (answer.algorithm, answer.schedule, answer.sends, answer.plot_timeline):
         with pytest.raises(InputError, match="there is no algorithm: "):
             call("1M")
-    with pytest.raises(InputError, match="there is no algorithm: "):
-        answer.report("answer.html")
+    for write in (answer.report, answer.save):
+        with pytest.raises(InputError, match="there is no algorithm: "):
+            write("answer.html")
+    assert "no algorithm: no schedule has 1 step" in answer.table()
     with pytest.raises(InputError, match="there is no algorithm: "):
         answer.plot_frontier()
     assert answer.gap == answer.shown_gap == math.inf
@@ -114,7 +116,16 @@ def test_objects_are_shown_in_one_line() -> None:
     assert repr(answer.algorithm("1M")).startswith("<allgather on ring:4 by ")
     assert repr(answer.schedule("1M")).endswith(", timed for 1 MiB>")
     assert repr(answer.sends("1M")).count(" in ") == 1
-    for shown in (answer, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
+    assert repr(answer.result).startswith("<SearchResult of ")
+    values = (
+        answer.algorithm("1M").problem.collective,
+        synth.Script("mine", "allreduce", 4),
+        synth.Goal(4, ((),) * 5, ((),) * 4, None, ()),  # type: ignore[arg-type]
+        synth.read_states("ring:8"),
+        synth.alltoallv_planner("torus:2x2"),
+        synth.alltoallv_planner("torus:2x2").plan(np.ones((4, 4), dtype=np.int64)),
+    )
+    for shown in (*values, answer, answer.result, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
         assert len(repr(shown)) <= 120
         assert "\n" not in repr(shown)
 
@@ -125,6 +136,17 @@ def test_the_face_lists_what_users_need() -> None:
     assert all(getattr(synth, name) is not None for name in synth.__all__)
     page = pydoc.plain(pydoc.render_doc(synth))
     assert all(name in page for name in synth.__all__ if name != "__version__")
+
+
+def test_type_checkers_know_no_other_names() -> None:
+    """Check that type checkers see each public name, and no `__getattr__` that makes them accept any name."""
+    lines = Path(synth.__file__).read_text().splitlines()
+    assert [line for line in lines if "__getattr__ =" in line] == ["    __getattr__ = _import_public"]
+    assert lines[lines.index("    __getattr__ = _import_public") - 1].startswith("if not TYPE_CHECKING:")
+    seen = "\n".join(lines).partition("if TYPE_CHECKING:")[2].partition("__all__")[0]
+    assert all(re.search(rf"\b{name}\b", seen) for name in synth.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Topology'"):
+        synth.Topology  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_keywords_are_the_arguments_of_a_question() -> None:
@@ -150,7 +172,10 @@ def test_keywords_are_the_arguments_of_a_question() -> None:
         ({"budget": "soon"}, "budget 'soon': is not a time"),
         ({"budget": float("nan")}, "budget: nan s is not possible"),
         ({"size": 1.5}, "size: 1.5 is no size; it must be a whole number of bytes"),
-        ({"size": -1}, "size: '-1' is negative"),
+        ({"size": -1}, "size: -1 is no size; it must be 1 to"),
+        ({"workers": 5}, "workers: 5 has no solvers"),
+        ({"progress": 5}, "progress: 5 cannot be called"),
+        ({"without": ["link:0-2"]}, "without link:0-2: "),
         ({"group": [0.5, 1]}, "group: 0.5 is no whole number"),
         ({"group": 3}, "group: 3 is no list"),
         ({"group": "0-9"}, "group: rank 9 is not in this topology"),
@@ -168,6 +193,7 @@ def test_an_impossible_question_is_an_input_error(options: dict[str, Any], says:
     with pytest.raises(InputError) as refused:
         synth.synthesize("allgather", "ring:4", **options)
     assert str(refused.value).startswith(says)
+    assert "--" not in str(refused.value)  # Keywords are no options.
     assert "\n" not in str(refused.value)
 
 
@@ -175,6 +201,14 @@ def test_an_impossible_question_is_an_input_error(options: dict[str, Any], says:
 def test_collective_and_topology_are_names_or_objects(collective: Any, topo: Any) -> None:
     with pytest.raises(InputError):
         synth.synthesize(collective, topo)
+
+
+def test_a_schedule_cannot_be_changed_under_its_answer() -> None:
+    answer = synth.synthesize("allgather", "ring:4", size="1M", engine="route")
+    for schedule in (answer.schedule("1M"), answer.algorithm("1M").schedule, answer.algorithm("1M").timed(1 << 20)):
+        for column in ("chunk", "link", "step", "reduces", "start_us", "end_us"):
+            with pytest.raises(ValueError, match="read-only"):
+                getattr(schedule, column)[0] = 1
 
 
 def test_sizes_of_questions_to_an_answer_are_checked() -> None:
@@ -235,3 +269,16 @@ def test_a_pattern_of_a_file_is_a_collective(tmp_path: Path) -> None:
     assert isinstance(pattern, synth.Collective)
     answer = synth.synthesize(pattern, "ring:4", size="1M", engine="route")
     assert repr(answer.result.problem) == "<shift on 4 ranks of ring:4, 1 chunk a block>"
+
+
+def test_a_size_of_a_pattern_means_the_same_in_the_search_and_in_a_library(tmp_path: Path) -> None:
+    """Check that a library serves the size that was asked, where ranks receive more than they send."""
+    chunks = "[[chunk]]\nfrom = [0]\nto = [2]\n[[chunk]]\nfrom = [1]\nto = [0, 2]\n"
+    (tmp_path / "two.toml").write_text(f'name = "two"\nranks = 4\n{chunks}')
+    pattern = synth.read_pattern(tmp_path / "two.toml")
+    synth.synthesize(pattern, "ring:4", size="1M", engine="route").save(tmp_path / "lib")
+    entry = synth.Selector(synth.load_library(tmp_path / "lib")).choose(
+        synth.LibraryCall("two", 4, [0, 1, 2, 3], inplace=False), "1M"
+    )
+    assert entry is not None
+    assert entry.shown_bytes == entry.min_bytes == entry.max_bytes == 1 << 20

@@ -68,7 +68,7 @@ def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
     result = search(problem, Options(budget_s=1), workers, lambda text, _: progress_lines.append(text))
     assert "playing" in progress_lines
     assert result.ranges
-    with pytest.raises(InputError, match="--engine toy: toys are for three ranks"):
+    with pytest.raises(InputError, match="engine toy: toys are for three ranks"):
         synthesize("allgather", "full:4", engine="toy", workers=workers)
 
 

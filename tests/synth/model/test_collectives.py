@@ -187,7 +187,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     sizes[k - 1][0] = 4
     collective = uneven("alltoallv", sizes)
     check_form(collective)
-    largest = max(sum(row) for row in sizes)
+    largest = max(map(sum, [*sizes, *zip(*sizes, strict=True)]))  # of all send and receive buffers
     expected: dict[Place, list[Place]] = {}
     received = [0] * k
     fractions = []
@@ -199,7 +199,6 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
             fractions.append(sizes[i][j] / largest)
     assert made_of(collective) == expected
     np.testing.assert_allclose(collective.fraction, fractions)
-    np.testing.assert_allclose(np.bincount(collective.pre[:, 0], collective.fraction).max(), 1.0)
 
 
 @settings(max_examples=40, derandomize=True)

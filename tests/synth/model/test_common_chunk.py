@@ -39,11 +39,9 @@ def test_without_a_common_divisor_blocks_are_padded_as_stated(most: int) -> None
     common = common_chunk(whole, most)
     check_layout(whole, common)
     assert 0 < common.padding < 10 / most
-    fullest = max(np.sum(ODD, axis=0).max(), np.sum(ODD, axis=1).max())
     most_cells = max(np.bincount(rows[:, 0]).max() for rows in (common.cells.pre, common.cells.post))
     assert most_cells <= most + len(ODD)
-    used_share = fullest / np.sum(ODD, axis=1).max() / (most_cells * common.cells.fraction[0])
-    assert used_share == pytest.approx(1 - common.padding)
+    assert 1 / (most_cells * common.cells.fraction[0]) == pytest.approx(1 - common.padding)
 
 
 def test_equal_chunks_stay() -> None:

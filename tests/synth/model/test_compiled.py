@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -118,23 +117,22 @@ def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytes
     assert choose_runner(1.0).interpreted
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-@pytest.mark.parametrize(("folder", "kept"), [(Path("/home/a-long-name/.cache/loops"), "once;"), (None, "not kept:")])
-def test_the_notice_of_compiling_fits_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, folder: Path | None, kept: str, is_terminal: bool
+@pytest.mark.parametrize(("folder", "kept"), [(Path("/home/loops"), "kept for later runs;"), (None, "not kept:")])
+def test_compiling_is_logged_and_not_printed(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    folder: Path | None,
+    kept: str,
 ) -> None:
-    class Stream(StringIO):
-        def isatty(self) -> bool:
-            return is_terminal
-
     monkeypatch.setattr(compiled, "loops_folder", lambda: folder)
-    monkeypatch.setattr(sys, "stderr", stream := Stream())
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(compiled, "log", logging.getLogger("synth.fresh"))  # As where no command ran before.
     compiled._report_once.__wrapped__()
-    lines = stream.getvalue().removeprefix("\r").splitlines()
-    assert kept in lines[0]
-    assert max(map(len, lines)) <= 80 or not is_terminal
-    assert len(lines) == 1 or is_terminal
+    assert not caplog.records
+    with caplog.at_level(logging.INFO, "synth"):
+        compiled._report_once.__wrapped__()
+    assert kept in caplog.text
+    assert capfd.readouterr() == ("", "")
 
 
 def _scaled(number: int, factor: int, is_negative: bool) -> int:

@@ -109,7 +109,7 @@ def test_a_block_that_no_call_used_never_fits() -> None:
 
 def test_larger_buffers_are_counted_by_the_fuller_side() -> None:
     capacity = Capacity(np.array([[0, 1, 1], [4, 0, 1], [4, 1, 0]]), 32)
-    assert (capacity.sent_bytes, capacity.buffer_bytes) == (160, 256)
+    assert capacity.buffer_bytes == 256
 
 
 @pytest.mark.parametrize("spec", ["dgx-h100:2", "torus:4x4"])

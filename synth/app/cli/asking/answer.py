@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -30,7 +29,7 @@ from synth.app.cli.streams import clear_line
 from synth.app.present.layout import path_lines, say, terminal_width, warn
 from synth.app.present.table import format_next_minute, heading, table
 from synth.app.question import make_question
-from synth.app.synthesis import find_answer
+from synth.app.synthesis import find_answer, search_document
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.compiled import is_first_run
@@ -44,7 +43,7 @@ from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
-from synth.search.statement import next_minute, statement, with_source_times
+from synth.search.statement import with_source_times
 from synth.solvers.workers import Workers
 from synth.storage.cache import open_cache
 from synth.verify.algorithm import Algorithm
@@ -339,7 +338,7 @@ def _report(
             first=() if result.stop_reason == "interrupted" else first,
         )
         clear_progress()
-        document = _statement(written)
+        document = search_document(written)
     defects.update((defect.line, defect) for defect in result.defects)
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
@@ -371,24 +370,6 @@ def _report(
     if lacks_files and (missing := written.refused or written.left) and question.settings.name != AUTO:
         warn(f"warning: --target {question.settings.name}: no file: {missing}")
         raise SystemExit(3)
-
-
-def _statement(written: Saved) -> dict[str, Any]:
-    """Return the statement of an answer as it was written; its rows are those that the library now has, with files.
-
-    Besides the keys of `statement` it has other_form (rows of the other form of calls, if there are any), inplace,
-    unsaved (why there is no file, or "") and remarks. Each row has file, None without one, and perhaps schedule and
-    proof_file.
-    """
-    document = statement(written.result)
-    for key, form in (("algorithms", written), ("other_form", written.other_form)):
-        if form is not None:
-            named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
-            document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
-    rows = [*document["algorithms"], *document.get("other_form", ())]
-    document["next_minute"] = next_minute(written.result, rows)
-    document["inplace"] = forms(written.result.problem)[0]
-    return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 
 
 def _of_cache(result: SearchResult, command: SearchCommand) -> str:

@@ -33,6 +33,7 @@ from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.bounds.borders import Borders, borders_of
 from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
+from synth.engines.skewed.schedule import message_bytes
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.deadline import TimeUp, limited, now
@@ -79,7 +80,7 @@ class Answered:
 
     def call_us(self, cell_bytes: int) -> float:
         """Return the time in µs with cells of so many bytes; inf where no file takes messages of that size."""
-        size, saved = Capacity(self.capacity.cells, cell_bytes).sent_bytes, self.saved
+        size, saved = Capacity(self.capacity.cells, cell_bytes).buffer_bytes, self.saved
         offer = self.result.fastest(size)
         if saved is not None and saved.refused and saved.new_files[self.result.ranges.index(offer)] is None:
             return np.inf
@@ -232,7 +233,7 @@ def _answers(
         if not result.ranges:
             raise InputError(f"{command.trace.file}: no algorithm was found in time; a larger --budget may help")
         # The algorithm for calls that fill the capacity also serves smaller ones, and larger ones with headroom.
-        most = int(capacity.sent_bytes * command.trace.headroom)
+        most = int(capacity.buffer_bytes * command.trace.headroom)
         result.ranges = [dataclasses.replace(offer, low=0, high=most) for offer in result.ranges]
         saved, end = None, min(begun + share_s, written_until(result.stop_reason, command))
         if capacity not in compared:
@@ -262,7 +263,7 @@ def _check_options(command: SearchCommand) -> None:
 def _question(stated: QuestionArguments, sizes: ArrayLike) -> Question:
     """Return the question of one matrix of sizes, shape (k, k), without the healthy network's."""
     table = np.asarray(sizes, dtype=np.float64)
-    arguments = dataclasses.replace(stated, sizes=table, size=int(table.sum(axis=1).max()))
+    arguments = dataclasses.replace(stated, sizes=table, size=message_bytes(table))
     return dataclasses.replace(make_question(arguments), healthy=None)
 
 

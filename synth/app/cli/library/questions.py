@@ -17,9 +17,9 @@ from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.compare import Difference, differences
-from emit.library.selection.pick import pick, why_none
-from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
+from emit.library.selection.selector import Selector, entries_of, spelled_name
 from emit.targets import NO_ALGORITHM, TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
@@ -473,7 +473,7 @@ def pick_(
     folder: str, collective: str, group: str, size: str, out_of_place: bool, kind: str, root: int | None,
     sizes: str | None, target: str | None, topology: str | None, without: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs.
+    """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs (code 1).
 
     \b
     synth library pick lib allreduce 0-3 64K
@@ -513,11 +513,14 @@ def pick_(
         any_order=True,
         sizes=_sizes_of_call(spelled, sizes, len(ranks)),
     )
-    picked = pick(entries, call, size_bytes)
-    for entry, _ in picked:
-        if not entry.path.is_file():
-            raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
-    why = "" if picked else why_none(entries, call, size_bytes)
+    selector, picked = Selector(entries), list[tuple[IndexEntry, str]]()
+    for name in [name for name in TARGETS if target in (None, name)]:
+        of_target = call._replace(target=name)
+        if (entry := selector.choose(of_target, size_bytes)) is not None:
+            picked.append((entry, selector.why(of_target, size_bytes)))
+            if not entry.path.is_file():
+                raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
+    why = "" if picked else selector.why(call, size_bytes)
     asked = [e for e in entries if not picked and (e.collective, e.group, e.inplace) == (spelled, ranks, call.inplace)]
     shares = recorded_shares(asked[0].folder) if asked else []
     reasons = (why_no_file(shares, entry, size_bytes, size_bytes) for entry in asked if target in (None, entry.target))
@@ -529,7 +532,7 @@ def pick_(
         fields = ("file", "target", "topology", "communicator")
         rows = [{name: getattr(entry, name) for name in fields} | {"why": reason} for entry, reason in picked]
         print_json("library-pick", {"found": rows, "why_none": why})
-        return
+        raise SystemExit(0 if picked else 1)
     for entry, words in picked:
         click.echo(entry.path)
         say([f"  {entry.target}, {words}"], terminal_width())
@@ -538,6 +541,7 @@ def pick_(
         own = [name for name in names if TARGETS[name].own_algorithm(spelled) != NO_ALGORITHM]
         outcome = "so the executor's own algorithm runs" if own or not names else "and no executor has one of its own"
         say_fitted(f"no file, {outcome}: {why}")
+        raise SystemExit(1)
 
 
 def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | None) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import sys
 import threading
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from synth import synthesize
-from synth.app.cli import progress
+from synth.app.cli import progress, streams
 from synth.app.cli.asking.answer import progress_line
 from synth.app.cli.library import files
 from tests.synth.app.cli.calling import Call, without_progress
@@ -88,3 +89,22 @@ def test_a_line_of_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, i
     assert "reading the topology" in lines[0] + lines[1]
     assert any(line.endswith(" · short") and "long" not in line for line in lines)
     assert max(map(len, lines)) <= 80 <= len("word " * 40)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_commands_print_what_is_logged_once_and_broken_to_fit_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    monkeypatch.setattr(sys, "stderr", stream := Stream())
+    monkeypatch.setenv("COLUMNS", "80")
+    for _ in range(2):  # As two commands in one process.
+        streams.show_logs("synth.loops", "synth.library")
+    logging.getLogger("synth.loops").info("%s", "long words " * 10)
+    lines = stream.getvalue().removeprefix("\r\x1b[2K").splitlines()
+    assert " ".join(" ".join(lines).split()) == " ".join(["long words"] * 10)
+    assert max(map(len, lines)) <= 80 or not is_terminal
+    assert len(lines) == 1 or is_terminal

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from synth.app import proving
 from synth.bounds.prove import prove
 from synth.engines.route import quick_schedule
 from synth.model.collective import named
@@ -25,6 +26,7 @@ from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from tests.synth.app.cli.calling import Answer, Call
+from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.writer import to_toml
 
@@ -92,6 +94,17 @@ def test_right_and_proved(synth: Call, right: Path) -> None:
     assert re.fullmatch(r"allgather on ring:4: 12 sends, 4 ranks, [0-9.]+ µs at 1 MiB", question)
     assert re.fullmatch(r"bound [0-9.]+ µs proved: .+", bound)
     assert re.fullmatch(r"gap = 1\.[0-9]{3}(, optimal)?", gap)
+
+
+def test_python_returns_the_document_that_the_command_prints(synth: Call, right: Path) -> None:
+    for has_proof in (True, False):
+        if not has_proof:
+            proof_path(right).unlink()
+        document = proving.prove(right)
+        assert document == json.loads(synth("prove", right, "--json").out)
+        assert (document["status"], document["gap"] is None) == ("right", not has_proof)
+    with pytest.raises(InputError, match="must be a schedule file"):
+        proving.prove("a.xml")
 
 
 def test_right_without_a_proof(synth: Call, right: Path, working_folder: Path) -> None:

@@ -284,6 +284,7 @@ def test_a_library_of_an_earlier_version_stays(synth: Call, working_folder: Path
     line = synth(*QUICK).refusal
     for message in ("index.json", "synth-index-1", "earlier version", "another folder"):
         assert message in line
+    assert len(line) <= 160
     assert sorted(p.name for p in (working_folder / "library").iterdir()) == ["a.xml", "index.json"]
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from emit.library.checking.check import check_library
 from emit.library.index import load_index
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.call import LibraryCall
+from emit.library.selection.selector import Selector
+from synth.app.arguments import QuestionArguments
+from synth.app.cli.asking.trace import _question
 from synth.app.present.trace import trace_table
 from synth.model.collective import Ints
 from tests.synth.app.cli.calling import Call
@@ -158,3 +161,11 @@ def test_options_of_a_trace_need_one(synth: Call, working_folder: Path) -> None:
         refusal = synth(name, "--topo", "ring:2", "--trace", "m.csv").refusal
         assert f"--trace: {name} has none; leave it out (with a trace: alltoallv)" in refusal
     assert "leaves no call" in synth(*asked, "--trace", "m.csv", "--holdout", "0.9").refusal
+
+
+def test_a_matrix_is_searched_at_the_size_of_its_fullest_buffer() -> None:
+    """Check that the chunks of the question have the bytes of the matrix, where a rank receives more than any sends."""
+    sizes = np.array([[0, 1, 1], [4, 0, 1], [4, 1, 0]]) * 1000
+    question = _question(QuestionArguments("alltoallv", "full:3"), sizes)
+    assert question.options.size == 8000
+    np.testing.assert_allclose(question.problem.collective.chunk_bytes(8000), sizes[sizes > 0])

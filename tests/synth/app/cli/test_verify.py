@@ -35,6 +35,14 @@ def test_right(synth: Call, right: Path) -> None:
     assert answer.out.splitlines()[0] == f"{right}: right"
 
 
+def test_a_document_of_ours_is_named(synth: Call, right: Path) -> None:
+    Path("answer.json").write_text(synth("allgather", "--topo", "ring:4", "--engine", "route", "--json").out)
+    assert (
+        "this is a document synth-search-1 of synth, no file for an executor" in synth("verify", "answer.json").refusal
+    )
+    assert "this is a library's index" in synth("verify", right.parent.parent / "index.json").refusal
+
+
 def test_where_it_runs(synth: Call, right: Path, working_folder: Path) -> None:
     """Check that a rank's threadblocks fit on the SMs of its device, with --topo or with the topology in the index."""
     unknown = synth("verify", right, "--topo", "ring:4")

@@ -16,8 +16,8 @@ from emit.formats import verify_file
 from emit.library.checking.check import check_library
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, load_index
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from synth.app.cli.library.questions import pick_, show
 from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster

@@ -10,9 +10,9 @@ import pytest
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, load_index
 from emit.library.overlay import folder_without, load_as_one, load_library
+from emit.library.selection.call import LibraryCall
 from emit.library.selection.export import export_folders
 from emit.library.selection.lookup import choose
-from emit.library.selection.selector import LibraryCall
 from emit.library.selection.table import table_bytes
 from runtime.torch.choice import Chooser
 from runtime.torch.table import TableCall

@@ -1,40 +1,27 @@
-"""The choice of a library's file for a call, one per executor, with the reasons; or the reason why no file fits."""
+"""The reasons of a choice in words: what a file serves, and how well; or why no file of a library fits a call."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from emit.library.entry import IndexEntry
-from emit.library.selection.selector import LibraryCall, Selector, spelled_name
-from emit.targets import TARGETS
+from emit.library.selection.call import LibraryCall
 from synth.bounds.prove import OPTIMAL
 from synth.model.sizes import parse_size
-from synth.model.text import format_gap, format_listed, format_served, format_short_size, format_size, format_time
+from synth.model.text import (
+    format_gap,
+    format_listed,
+    format_served,
+    format_short_size,
+    format_size,
+    format_spans,
+    format_time,
+)
 
 
-def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> list[tuple[IndexEntry, str]]:
-    """Return the entry that serves a call for each executor that has one, in the order of TARGETS, with the reason.
-
-    The list is empty if no file fits (see `why_none`), and has one entry at most if the call names its target.
-
-    Args:
-        entries: Entries of one index.
-        call: The call.
-        size_bytes: Larger of a rank's send and receive buffer in bytes.
-
-    Raises:
-        InputError: As `Selector.choose` raises it.
-    """
-    selector, choices = Selector(entries), []
-    for name in [name for name in TARGETS if call.target in (None, name)]:
-        entry = selector.choose(call._replace(target=name), size_bytes)
-        if entry is not None:
-            choices.append((entry, _why(entry, call, size_bytes)))
-    return choices
-
-
-def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
+def why_served(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
     """Return in words what an entry serves, and how well at a size in bytes (see `_figures_near`)."""
     form = "in place" if entry.inplace else "out of place"
     clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
@@ -48,7 +35,7 @@ def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
             clauses.append("optimal" if gap <= OPTIMAL else f"gap {about}{format_gap(gap)}")
     if entry.divides > 1:
         clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
-    if entry.group != call.ranks:
+    if call.ranks is not None and entry.group != call.ranks:
         clauses.append(f"the communicator's ranks must be in the order {format_listed(entry.communicator)}")
     return ", ".join(clauses)
 
@@ -75,28 +62,37 @@ def _figures_near(entry: IndexEntry, size_bytes: int) -> tuple[float, float, flo
     return size_bytes, below[1] + part * (above[1] - below[1]), bound_us
 
 
-def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> str:
-    """Return why no file fits a call, given that none does (`pick` returns nothing); the call must name its ranks.
+def why_none(candidates: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> str:
+    """Return why no file fits a call, given that none does.
 
-    It is the first of these that no file meets, of the files that meet all before it: collective, ranks, topology,
-    executor, root, sizes, relays, form, size, divisor. The text may name what the library has instead.
+    It is the first of these that no file meets, of the files that meet all before it: collective, ranks, their order,
+    topology, executor, root, sizes, relays, form, size, divisor. The text may name what the library has instead.
+
+    Args:
+        candidates: All entries, also restated for each isomorphic group (`Selector.expanded`).
+        call: The call, checked, with its collective as the library spells it.
+        size_bytes: Message size in bytes.
     """
-    candidates = Selector(entries).expanded()
-    ranks, relays = call.ranks or (), tuple(call.relays)
-    collective = spelled_name(entries, call.collective)
+    ranks, relays, collective = call.ranks, tuple(call.relays), call.collective
     form = "in place" if call.inplace else "out of place"
     steps: list[tuple[str, Callable[[IndexEntry], bool]]] = [
         (f"no file for {collective}", lambda e: e.collective == collective),
         (
-            f"none of {collective} for ranks {format_listed(ranks)}",
-            lambda e: sorted(e.group) == sorted(ranks),
+            f"none of {collective} for {call.nranks} ranks"
+            if ranks is None
+            else f"none of {collective} for ranks {format_listed(ranks)}",
+            lambda e: e.nranks == call.nranks if ranks is None else sorted(e.group) == sorted(ranks),
+        ),
+        (
+            f"{_IN_ORDER} {format_listed(ranks or ())}",
+            lambda e: ranks is None or e.group == ranks or (call.any_order and not call.sizes),
         ),
         (f"none of topology {call.topology}", lambda e: call.topology in (None, e.topology)),
         (f"none for executor {call.target}", lambda e: call.target in (None, e.target)),
         (f"none with root {call.root}", lambda e: call.root == e.root),
         (
             "none for blocks of these sizes" if call.sizes else "none for blocks of one size",
-            lambda e: e.sizes == call.checked().sizes,
+            lambda e: e.sizes == call.sizes,
         ),
         (
             f"none with relays {format_listed(relays)}" if relays else _WITHOUT_RELAYS,
@@ -106,7 +102,7 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
     ]
     for reason, fits in steps:
         if not any(fits(entry) for entry in candidates):
-            return f"{reason}{_alternatives(candidates, reason)}"
+            return f"{reason}{_alternatives(candidates, reason, bool(call.sizes))}"
         candidates = [entry for entry in candidates if fits(entry)]
     served = sorted({(e.min_bytes, e.max_bytes or 1 << 63) for e in candidates})
     in_range = [entry for entry in candidates if entry.in_range(size_bytes)]
@@ -127,7 +123,13 @@ def _exact_size(size_bytes: int) -> str:
     return format_size(size_bytes) if is_exact else f"{size_bytes} bytes"
 
 
+def _few(names: Sequence[str]) -> str:
+    """Return at most three texts with "or" between them, followed by the number of further ones."""
+    return " or ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 _WITHOUT_RELAYS = "none without relays"
+_IN_ORDER = "none for the ranks in the order"
 _ALTERNATIVES = {
     "no file for": "collective",
     "none of topology": "topology",
@@ -136,16 +138,24 @@ _ALTERNATIVES = {
 }  # how a reason begins; the field of the entries that holds the alternatives
 
 
-def _alternatives(candidates: Sequence[IndexEntry], reason: str) -> str:
+def _alternatives(candidates: Sequence[IndexEntry], reason: str, has_sizes: bool) -> str:
     """Return what the library has instead of what is missing, as the end of a sentence.
 
-    It is "" for reasons without a list of alternatives, which are those of ranks and form, and of named relays, or
-    without candidates.
+    It is "" for reasons without a list of alternatives, which are those of form and of named relays, or without
+    candidates.
 
     Args:
         candidates: The entries that meet all earlier conditions.
         reason: What is missing, as `why_none` words it.
+        has_sizes: Whether the call's blocks have sizes of their own, whose order is that of the ranks.
     """
+    if candidates and re.match("none of [^ ]+ for", reason):
+        groups = sorted({format_spans(entry.group) for entry in candidates})
+        return f"; there are files for {_few(groups)}"
+    if reason.startswith(_IN_ORDER):
+        orders = dict.fromkeys(format_listed(entry.group) for entry in candidates)
+        advice = "" if has_sizes else " (any_order=True takes one whose order the communicator must then have)"
+        return f"; there are files for {_few([*orders])}{advice}"
     name = next((name for beginning, name in _ALTERNATIVES.items() if reason.startswith(beginning)), None)
     if reason == _WITHOUT_RELAYS:
         relays = sorted({format_listed(entry.relays) for entry in candidates})
