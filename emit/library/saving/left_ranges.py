@@ -43,7 +43,7 @@ class OwnAlgorithm:
 
 
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
-    """Return a search result whose ranges are cut, at powers of two, where a library is faster.
+    """Return a search result whose ranges are cut, at quarters of powers of two, where a library is faster.
 
     Ranges that are left to a library have its name and times, and the reason in `refused`. A schedule that has no
     program is compared like a program. A library must be faster by more than 2 %. Nothing is left to a library where
@@ -65,15 +65,22 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
         yield replace(offer, execution=OwnAlgorithm(result, offer.library))
         return
     last = LARGEST if offer.high is None else offer.high
-    sizes = sorted({offer.low, offer.shown, *(size for size in POWERS if offer.low < size <= last)})
+    sizes = sorted({offer.low, offer.shown, last, *(size for size in POWERS if offer.low < size <= last)})
     samples = [(size, bool(_faster_library(result, offer, libraries, size))) for size in sizes if size > 0]
     if not any(is_left for _, is_left in samples):
         yield offer
         return
-    for is_left, start, end in partition(
-        offer.low, offer.high, samples, lambda _low, _before, size, after: [(size, after)]
-    ):
-        inside = [size for size, _ in samples if start <= size <= (last if end is None else end)]
+
+    def change(low: int, _before: bool, high: int, after: bool) -> list[tuple[int, bool]]:
+        """Return the change between two sizes as `partition` takes it, at a quarter of a power of two or at `high`."""
+        quarters = (power * quarter // 4 for power in POWERS for quarter in (4, 5, 6, 7))
+        between = (size for size in quarters if low < size < high)
+        start = next((s for s in between if bool(_faster_library(result, offer, libraries, s)) == after), high)
+        return [(start, after)]
+
+    for is_left, start, end in partition(offer.low, offer.high, samples, change):
+        until = last if end is None else end
+        inside = [size for size in (start, *(size for size, _ in samples if size > start)) if 0 < size <= until]
         shown = offer.shown if offer.shown in inside else inside[len(inside) // 2]
         part = replace(offer, low=start, high=end, shown=shown)
         if is_left:

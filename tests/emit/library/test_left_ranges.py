@@ -27,13 +27,13 @@ def found() -> SearchResult:
     return replace(result, engine="auto")
 
 
-def let_nccl_win(monkeypatch: pytest.MonkeyPatch, result: SearchResult, part: float = 0.5) -> None:
-    """Let NCCL take a part of our time from FROM to TO, and twice our time elsewhere."""
+def let_nccl_win(monkeypatch: pytest.MonkeyPatch, result: SearchResult, part: float = 0.5, start: int = FROM) -> None:
+    """Let NCCL take a part of our time from `start` to TO, and twice our time elsewhere."""
 
     def library(_: SearchResult, name: str, size_bytes: int) -> LibraryChoice | NotModelled:
         if name != "NCCL":
             return NotModelled("it is not the library of this test")
-        time_us = result.fastest(size_bytes).time_us(size_bytes) * (part if FROM <= size_bytes < TO else 2.0)
+        time_us = result.fastest(size_bytes).time_us(size_bytes) * (part if start <= size_bytes < TO else 2.0)
         return LibraryChoice("ring", "LL", 1, time_us, 0.0, 1.0)
 
     monkeypatch.setattr(SearchResult, "library", library)
@@ -55,6 +55,23 @@ def test_ranges_are_cut(monkeypatch: pytest.MonkeyPatch, found: SearchResult, ha
         assert isinstance(offer.execution, OwnAlgorithm) == bool(offer.library) == bool(offer.refused)
     again = leave_to_libraries(leave_to_libraries(found, ["NCCL"]), ["NCCL"]).ranges
     assert [(offer.low, offer.library) for offer in again] == [(offer.low, offer.library) for offer in ranges]
+
+
+@pytest.mark.parametrize(("start", "cut"), [(FROM * 5 // 4, FROM * 5 // 4), (FROM * 3 // 2 - 7, FROM * 3 // 2)])
+def test_a_range_is_cut_between_powers_of_two(
+    monkeypatch: pytest.MonkeyPatch, found: SearchResult, start: int, cut: int
+) -> None:
+    let_nccl_win(monkeypatch, found, start=start)
+    left = [offer for offer in leave_to_libraries(found, ["NCCL"]).ranges if offer.library]
+    assert (left[0].low, left[-1].high) == (cut, TO - 1)
+
+
+def test_the_end_of_a_range_counts(monkeypatch: pytest.MonkeyPatch, found: SearchResult) -> None:
+    """Check that a library is seen that is faster only from the last power of two in a range on."""
+    short = replace(found, ranges=[replace(found.ranges[-1], low=1, high=TO - 1, shown=1)])
+    let_nccl_win(monkeypatch, short, start=TO * 3 // 4)
+    left = [part for part in leave_to_libraries(short, ["NCCL"]).ranges if part.library]
+    assert [(part.low, part.high) for part in left] == [(TO * 3 // 4, TO - 1)]
 
 
 def test_a_left_range_has_no_file_and_its_row_names_the_library(
