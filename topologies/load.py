@@ -36,6 +36,14 @@ def load(spec: str | Path) -> Topology:
     return load_machine(spec).topology
 
 
+def is_name(name: str) -> bool:
+    """Return whether a name is one of the package, of a machine, several nodes of one, or a formula, and no file's.
+
+    The name of a network with dead or slow parts is none, since `load` does not take it; it has spaces.
+    """
+    return " " not in name and not name.endswith(_suffixes()) and re.split("[:,]", name)[0] in (*machines(), *FAMILIES)
+
+
 def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
     """Return the topology with an executor's costs on, under the protocol ANY, or off.
 

@@ -162,6 +162,7 @@ def save(
         entries = [placed_file.entry for placed_file in placed]
         write_placed(library, placed)
         if entries:
+            library.keep(result.problem.topology)
             entries += [entry for entry in old_entries if not any(form.is_of(entry) for form in forms)]
         library.commit(entries)
     saved = _summarize(library.folder, forms, entries, stored)
@@ -260,6 +261,8 @@ def save_first(result: SearchResult, folder: str | Path, settings: TargetSetting
         form.make(library.entries, math.inf)
         form.join([], Outcome(), [entry.file for entry in library.entries])
         write_placed(library, form.placed)
+        if form.placed:
+            library.keep(result.problem.topology)
         library.commit([placed_file.entry for placed_file in form.placed])
     return [entry for entry in existing_entries(folder) if entry.question == programs.question]
 

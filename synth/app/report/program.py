@@ -17,9 +17,9 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import Format, format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
-from emit.library.checking.networks import Networks
 from emit.library.checking.schedules import costed_as_stated
 from emit.library.entry import IndexEntry
+from emit.library.networks import Networks
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step

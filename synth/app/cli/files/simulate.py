@@ -9,13 +9,14 @@ import click
 
 from emit.findings import Verdict
 from emit.formats import format_of
+from emit.library.networks import Networks
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
-from synth.app.cli.options import costs_option, json_option, print_json, topo_option
+from synth.app.cli.options import costs_option, json_option, print_json
 from synth.app.cli.programs import (
     as_executors_see,
     check_ending,
@@ -39,7 +40,7 @@ _MANY = 16  # ranks that are listed
 
 @click.command("simulate")
 @click.argument("file", type=PLAN_SOURCE)
-@topo_option
+@click.option("--topo", metavar="T", help="Use this topology. Default: that of the library's index beside the file.")
 @click.option(
     "--group",
     metavar="RANKS",
@@ -59,7 +60,14 @@ _MANY = 16  # ranks that are listed
 @costs_option
 @json_option
 def simulate(
-    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, costs: str, as_json: bool
+    file: str,
+    topo: str | None,
+    group: str | None,
+    sizes: str,
+    depth: int | None,
+    trace: str | None,
+    costs: str,
+    as_json: bool,
 ) -> None:
     """Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.
 
@@ -67,6 +75,7 @@ def simulate(
     2: not readable, or not for this topology.
 
     \b
+    synth simulate out/msccl/FILE.xml
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     synth simulate out/msccl/FILE.xml --topo ring:4 --sizes 1M --trace run.json
     """
@@ -76,9 +85,13 @@ def simulate(
         check_not_source(trace, file)
         if len(swept_sizes) != 1:
             raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
-    topology = apply_costs(load(topo), costs)
-    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
+    beside = Networks().of(entry) if topo is None and entry is not None else None
+    if topo is None and beside is None:
+        format_of(file)  # A missing file is refused as such.
+        raise InputError("--topo: is missing, and no index beside the file names a known network; give it, as dgx1")
+    topology = apply_costs(beside or load(str(topo)), costs)
+    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
     program, _, verdict = read_program(file, depth, needs_steps=False)
@@ -218,8 +231,8 @@ def _heading(document: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of sizes, the titles first; `*` marks sizes that the file does not serve."""
-    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
-    table = [
+    titles: tuple[str, ...] = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
+    table: list[tuple[str, ...]] = [
         (
             format_size(row["bytes"]) + ("" if row["served"] else " *"),
             format_time(row["time_us"]),
@@ -230,6 +243,8 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
+    if all(row["bound_us"] is None for row in rows):  # Nothing says what a custom program must do.
+        titles, table = titles[:-2], [cells[:-2] for cells in table]
     return format_table([titles, *table], (0,))
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from emit.library.checking.fault_check import check_fault
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
+from emit.library.networks import Networks
 from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
@@ -556,17 +556,17 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
     """
     names = sorted({entry.topology for entry in entries} if topology is None else {topology})
     if group != "all" or not entries:
-        networks = [Networks().named(name) for name in names]
+        networks = [Networks().named(name, entries[0].folder) for name in names] if entries else []
         limits = [_RANKS if network is None else network.nranks for network in networks]
         return parse_ranks(group, "group", max(limits, default=_RANKS))
     names = [name for name in names if not any(other_name.startswith(f"{name} without ") for other_name in names)]
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
-    try:
-        return tuple(range(load(names[0]).nranks))
-    except InputError:
-        groups = (group for e in entries if e.topology == names[0] for group in (e.group, *e.isomorphic_groups))
-        return max(groups, key=len)
+    network = Networks().named(names[0], entries[0].folder)
+    if network is not None:
+        return tuple(range(network.nranks))
+    groups = (group for e in entries if e.topology == names[0] for group in (e.group, *e.isomorphic_groups))
+    return max(groups, key=len)
 
 
 def _sizes_of_call(collective: str, sizes: str | None, nranks: int) -> tuple[int, ...]:
