@@ -390,7 +390,7 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
         - one_size: Whether engines were asked for that size separately.
     """
-    one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
+    one_size = any(offer.low == offer.high for offer in result.ranges)
     outlook: dict[str, Any] = {
         "engines": list(result.remaining_engines),
         "window_bytes": result.next_window_size,

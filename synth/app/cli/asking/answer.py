@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 import tempfile
@@ -387,8 +388,22 @@ def _statement(written: Saved) -> dict[str, Any]:
             document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
     rows = [*document["algorithms"], *document.get("other_form", ())]
     document["next_minute"] = next_minute(written.result, rows)
+    document["out_of_reach"] = [schedule for schedule in document["out_of_reach"] if not _is_reached(schedule, rows)]
     document["inplace"] = forms(written.result.problem)[0]
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
+
+
+def _is_reached(schedule: dict[str, Any], rows: Iterable[dict[str, Any]]) -> bool:
+    """Return whether a file that the library had already is as fast as a schedule that has no file, at its size."""
+    size = schedule["bytes"]
+    times_us = [
+        time_us
+        for row in rows
+        if row["kept"] and row["min_bytes"] <= size and (row["max_bytes"] is None or size <= row["max_bytes"])
+        for at, time_us in [(row["shown_bytes"], row["time_us"]), *((at, us) for at, us, _ in row["curve"])]
+        if at == size
+    ]
+    return bool(min(times_us, default=math.inf) <= schedule["time_us"])
 
 
 def _of_cache(result: SearchResult, command: SearchCommand) -> str:
@@ -426,6 +441,8 @@ def _late_in_other_form(written: Saved) -> list[str]:
     The line states why. It is left out if the other form's own algorithm for the largest messages is the same.
     """
     if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
+        return []
+    if written.other_form.rows and written.other_form.rows[-1]["kept"]:  # The library's own file serves them.
         return []
     own, other_offer = (form.result.ranges[-1] for form in (written, written.other_form))
     late = next((o for o in written.other_form.result.refused if o.algorithm is own.algorithm and o.refused), None)
@@ -465,6 +482,9 @@ def _closing(
     kept = [f"of {format_seconds(budget_s)}, {unused_s:.1f} s were kept for files"] if budget_s and unused_s > 1 else []
     lines = [", ".join(["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)]), *kept])]
     lines += path_lines(written.paths, width)
+    kept_paths = written.kept_paths
+    if kept_paths:
+        lines += ["kept, since the new ones are no faster there:", *path_lines(kept_paths, width)]
     lines += _late_in_other_form(written)
     if written.padding:
         lines.append(f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer")

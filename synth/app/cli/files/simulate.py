@@ -75,7 +75,6 @@ def simulate(
     2: not readable, or not for this topology.
 
     \b
-    synth simulate out/msccl/FILE.xml
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     synth simulate out/msccl/FILE.xml --topo ring:4 --sizes 1M --trace run.json
     """
