@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from emit.library.index import index_text
+from emit.library.overlay import LibraryFault
 from emit.msccl.format import write_msccl
 from emit.timing.predict import Predictor
 from runtime.algorithms.built_in import built_in
@@ -46,6 +47,21 @@ def test_show(synth: Call, working_folder: Path) -> None:
     assert one_group.out == shown.out
     report = json.loads(synth("library", "show", lib, "--json").out)
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
+
+
+def test_show_says_which_form_of_calls_has_no_file_and_which_failures_have_answers(
+    synth: Call, working_folder: Path
+) -> None:
+    lib = library(working_folder / "lib", "ring", engine="ring")
+    assert "no file for calls out of place (allreduce of 0-3)" in synth("library", "show", lib).flat
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    rows = [row, row | {"file": "msccl/b.xml", "inplace": False}]
+    (lib / "index.json").write_bytes(index_text(rows))
+    assert "no file for calls" not in synth("library", "show", lib).flat
+    fault = LibraryFault(("link:0-1",), "full:4", frozenset(), frozenset())
+    (lib / "faults" / "link-0-1").mkdir(parents=True)
+    (lib / "faults" / "link-0-1" / "fault.json").write_bytes(fault.text())
+    assert "answers for failures: link:0-1 in faults/link-0-1" in synth("library", "show", lib).flat
 
 
 def test_all_ranks_under_a_failure_are_those_that_are_left(synth: Call, working_folder: Path) -> None:
