@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import click
 
 from synth.model.text import format_table
 
+_UNIT = re.compile(r"(\d) ((?:s|ms|µs|B|KiB|MiB|GiB|GB/s|×)(?![\w/]))")
 LEAST_WIDTH = 80  # columns of a terminal; also the width of what is piped or written to a file
 
 
@@ -72,6 +74,8 @@ def _lines(columns: Sequence[Column]) -> list[str]:
 def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list[str]:
     """Return texts as lines of at most `width` characters; words that are longer, such as paths, stay whole.
 
+    A number stays with its unit.
+
     A text keeps the blanks with which it begins.
 
     Args:
@@ -81,13 +85,14 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
     """
     if width is None:
         return list(texts)
+    texts = [_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text) for text in texts]
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for text in texts:
         words = text.lstrip()
         wrapper.initial_indent = text[: len(text) - len(words)]  # As blanks of the text, a long word would drop them.
         lines += wrapper.wrap(words) or [""]
-    return lines
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:

@@ -13,6 +13,7 @@ from synth.model.sizes import parse_size
 from synth.model.text import (
     BRACKETS,
     FITTED,
+    RANGES,
     format_comparison,
     format_count,
     format_gap,
@@ -183,7 +184,10 @@ def _is_same(row: dict[str, Any], other_row: dict[str, Any]) -> bool:
 
     Times at different sizes are not the same.
     """
-    ranges = (format_served(form_row["min_bytes"], form_row["max_bytes"]) for form_row in (row, other_row))
+    ranges = (
+        tuple(None if form_row[end] is None else format_size(form_row[end]) for end in ("min_bytes", "max_bytes"))
+        for form_row in (row, other_row)
+    )
     if len({*ranges}) > 1 or any(row[key] != other_row[key] for key in ("shown_bytes", "refused")):
         return False
     times_us = row["time_us"], other_row["time_us"]
@@ -286,7 +290,11 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     compared += [] if row["vs_healthy"] is None else [f"slowdown {_slowdown(row, '{ratio} ({low}–{high})')}"]
     for name, choice in _choices(row).items():
         source = f"; {format_time(choice['source_us'])} by its own cost model" if choice["source_us"] else ""
-        compared.append(f"vs {name} {format_comparison(choice, name)} ({format_time(choice['time_us'])}{source})")
+        at_size = {key: value for key, value in choice.items() if key != "vs_range"}
+        over = format_comparison(choice, name) if "vs_range" in choice else ""
+        over = f", {over} over the row's sizes" if over.endswith(" ×") and "–" in over else ""
+        time = f"{format_time(choice['time_us'])}{source}"
+        compared.append(f"vs {name} {format_comparison(at_size, name)} ({time}){over}")
     parts += [", ".join(compared)] if compared else []
     parts += [f"{kind}: {row[key]}" for key, kind in _FILES.items() if row.get(key)]
     title = format_served(row["min_bytes"], row["max_bytes"]) + form
@@ -400,7 +408,8 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str], has_brackets: 
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "its own cost model" if library["own_clock"] else "the model of the times above"
         if any(_choices(row).get(name, {}).get("vs_low") for row in document["algorithms"]):
-            source = FITTED + BRACKETS * has_brackets
+            has_ranges = any(_compared(row, name).endswith(" ×") for row in document["algorithms"])
+            source = FITTED + BRACKETS * has_brackets + RANGES * has_ranges
         lines.append(f"vs {name}: what {name} {library['version']} would run ({choices}), timed by {source}")
     return lines
 

@@ -45,7 +45,7 @@ from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
-from synth.search.statement import next_minute, statement, with_source_times
+from synth.search.statement import next_minute, statement, with_ranges, with_source_times
 from synth.solvers.workers import Workers
 from synth.storage.cache import open_cache
 from synth.verify.algorithm import Algorithm
@@ -86,6 +86,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     keep, first, entries = None, SearchResult(problem), list[IndexEntry]()
     if cache.folder is not None:
         key = answer_key(question, command.proof)
+        if cache.has(key):
+            progress("checking the cache's answer and its files", None)
         try:
             cached = take_answer(cache, key, folder, question)
         except InputError as error:
@@ -385,7 +387,8 @@ def _statement(written: Saved) -> dict[str, Any]:
     for key, form in (("algorithms", written), ("other_form", written.other_form)):
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
-            document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
+            ranged = with_ranges(form.result, form.rows)
+            document[key] = [{"file": None} | row | files for row, files in zip(ranged, named_files, strict=True)]
     rows = [*document["algorithms"], *document.get("other_form", ())]
     document["next_minute"] = next_minute(written.result, rows)
     document["out_of_reach"] = [schedule for schedule in document["out_of_reach"] if not _is_reached(schedule, rows)]

@@ -30,7 +30,7 @@ from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
-from synth.model.text import format_count, format_gap, format_size, format_table, format_time
+from synth.model.text import format_count, format_gap, format_served, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
 from topologies.text.files import origin_of
@@ -206,9 +206,8 @@ def _lines(document: dict[str, Any]) -> list[str]:
     counts = [format_count(document[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
     lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"]), *_proofs(document["sizes"])]
     if not all(row["served"] for row in document["sizes"]):
-        least, most = document["min_bytes"], document["max_bytes"]
-        upper = "" if most is None else f" to {format_size(most)}"
-        lines += ["", f"* outside the sizes that the file is for: from {format_size(least)}{upper}"]
+        served = format_served(document["min_bytes"], document["max_bytes"])
+        lines += ["", f"* outside the sizes that the file is for: {served}"]
     if "trace" in document:
         lines += ["", f"trace → {document['trace']}"]
     return lines

@@ -117,7 +117,7 @@ def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once(synth: Cal
     question = "allreduce, ranks 0-3 and 1 more group"
     forms = "in place and out of place", "in place", "out of place"
     assert [line for line in lines if line.endswith(":")] == [f"{question}, {form}:" for form in forms]
-    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " 1 MiB to 1 GiB ")] == [1, 2]
+    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " >1 MiB to 1 GiB ")] == [1, 2]
 
 
 def test_pick(synth: Call, working_folder: Path) -> None:
@@ -244,7 +244,7 @@ def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Pa
     lines = synth("library", "show", lib).out.splitlines()
     title = next(number for number, line in enumerate(lines) if line.endswith(":"))
     shown = [(" ".join(line.split("  ")[1:2]), "no file" in line) for line in lines[title + 1 : title + 5]]
-    ranges = ("up to 4 KiB", True), ("4 KiB to 1 MiB", False), ("1 MiB to 4 MiB", True), ("from 4 MiB", False)
+    ranges = ("below 4 KiB", True), ("4 KiB to 1 MiB", False), (">1 MiB to <4 MiB", True), ("from 4 MiB", False)
     assert shown == list(ranges)
     assert "no file: NCCL's own algorithm serves these sizes" in lines
     (lib / "index.json").write_bytes(index_text([row | {"max_bytes": 4096}]))  # The answer for one size.

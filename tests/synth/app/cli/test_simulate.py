@@ -152,7 +152,7 @@ def test_sizes_that_the_file_is_not_for(synth: Call, working_folder: Path) -> No
     arguments = (path, "--topo", "ring:4", "--sizes", "1K,2K,1M,2M")
     assert [row["served"] for row in simulated(synth, *arguments)["sizes"]] == [False, True, True, False]
     out = synth("simulate", *arguments).out
-    assert out.endswith("* outside the sizes that the file is for: from 2 KiB to 1 MiB\n")
+    assert out.endswith("* outside the sizes that the file is for: 2 KiB to 1 MiB\n")
     assert [line.split("  ")[0] for line in out.splitlines()[5:9]] == ["1 KiB *", "2 KiB", "1 MiB", "2 MiB *"]
     assert "*" not in synth("simulate", path, "--topo", "ring:4", "--sizes", "2K,1M").out
 
