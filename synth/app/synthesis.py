@@ -313,16 +313,20 @@ class Synthesis:
 _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 
 
-def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
+def find_answer(
+    question: Question, workers: Workers, progress: Report | None = None, known_healthy: SearchResult | None = None
+) -> SearchResult:
     """Return the answer of a question; with dead or slow parts also that of the healthy network, to state their cost.
 
-    With such parts, the question's own search gets two thirds of the budget, and the healthy network's the rest. An
-    interruption of the latter, or no time for it, leaves the cost unknown and is stated in `stop_reason`.
+    With such parts, the question's own search gets two thirds of the budget, and the healthy network's the rest; if
+    that is known already, the question's own search gets all. An interruption of the latter, or no time for it, leaves
+    the cost unknown and is stated in `stop_reason`.
 
     Args:
         question: The question.
         workers: Solver processes.
         progress: Receives what is tried and the best algorithm so far.
+        known_healthy: Answer for the question's healthy network, if it is known already.
 
     Raises:
         InputError: The engine or the target does not accept the question, or the budget is too short.
@@ -331,11 +335,12 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     options, healthy = question.options, question.healthy
     executor = executor_for(question.problem, question.settings, options.size)
     own_options = options
-    if healthy is not None:
+    if healthy is not None and known_healthy is None:
         own_options = dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s, stated_s=options.budget_s)
     result = search(question.problem, own_options, workers, progress, executor=executor)
     result.why_switches_forward = question.why_switches_forward
-    if healthy is not None and result.stop_reason != "interrupted":
+    result.healthy = known_healthy
+    if healthy is not None and known_healthy is None and result.stop_reason != "interrupted":
         try:
             executor = executor_for(healthy, question.settings, options.size)
             result.healthy = search(healthy, options, workers, progress, executor=executor)

@@ -39,6 +39,8 @@ class SearchResult:
         refused: Algorithms of which the executor can hold no program. They are in the ranges too if it can hold none at
             all.
         healthy: The result for the healthy network, if this network has dead or slow parts.
+        healthy_times: Functions from a message size in bytes to the time in µs of further known answers for the healthy
+            network; infinity for a size that they do not serve.
         engine: Engine that the user named, or `auto`.
         other_engines: Other engines that found algorithms of the ranges, if the user named one.
         why_switches_forward: Why the switches of the problem only forward although those of the topology can do more.
@@ -61,6 +63,7 @@ class SearchResult:
     impossible: str = ""
     refused: list[Offer] = field(default_factory=list)
     healthy: SearchResult | None = None
+    healthy_times: tuple[Callable[[float], float], ...] = ()
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
     why_switches_forward: str = ""

@@ -224,14 +224,15 @@ def _against_healthy(result: SearchResult, time_us: float, size: int, bound_us: 
     Returns:
         A dictionary with these keys, both None without an answer for the healthy network:
 
-        - vs_healthy: This time / the time on the healthy network.
+        - vs_healthy: This time / the least time on the healthy network that is known.
         - vs_healthy_range: The least and the greatest ratio that the optimal times of both networks can have, by the
           times and bounds that are known: this bound / that time, and this time / that bound.
     """
     healthy = result.healthy
     if healthy is None or not healthy.ranges:
         return {"vs_healthy": None, "vs_healthy_range": None}
-    healthy_us, least = healthy.fastest(size).time_us(size), 0.0
+    known_us = [known_time_us(size) for known_time_us in result.healthy_times]
+    healthy_us, least = min([healthy.fastest(size).time_us(size), *known_us]), 0.0
     if healthy.problem.group == result.problem.group:
         healthy_us, least = min(healthy_us, time_us), 1.0
     ratio = time_us / healthy_us

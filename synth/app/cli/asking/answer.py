@@ -24,6 +24,7 @@ from emit.library.saving.write import existing_entries
 from emit.targets import TARGETS, right_target
 from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
+from synth.app.cli.asking.known_healthy import known_answer, known_times
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.progress import joined, seldom_logger
@@ -101,7 +102,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         keep = None  # What is written then is not the answer of this search only.
     else:
         first, entries, progress = _write_first(command, folder, question, progress)
-    result = find_answer(question, workers, progress)
+    result = find_answer(question, workers, progress, known_answer(cache, question))
+    result.healthy_times = known_times([folder, *([] if command.out else [USUAL_FOLDER])], question)
     add_first(result, first, question.options.size)
     return partial(report, result, first=entries, keep=keep)
 
@@ -485,7 +487,7 @@ def _closing(
     kept = [f"of {format_seconds(budget_s)}, {unused_s:.1f} s were kept for files"] if budget_s and unused_s > 1 else []
     lines = [", ".join(["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)]), *kept])]
     lines += path_lines(written.paths, width)
-    kept_paths = written.kept_paths
+    kept_paths = [] if written.index is None else written.kept_paths
     if kept_paths:
         lines += ["kept, since the new ones are no faster there:", *path_lines(kept_paths, width)]
     lines += _late_in_other_form(written)
