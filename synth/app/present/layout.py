@@ -47,7 +47,7 @@ def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], lis
     """Return the lines of a table, the titles first, and the titles of the columns for which there is no room.
 
     Columns keep their order. They are taken by importance until one does not fit; it and those after it are left out.
-    Where those that are always shown do not fit, columns have their short cells.
+    Where those that are always shown do not fit, columns have their short cells, and so has one that fits only so.
 
     Args:
         columns: The columns from left to right, all with equally many cells.
@@ -59,6 +59,10 @@ def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], lis
         return fitted([replace(column, cells=column.short or column.cells, short=()) for column in columns], width)
     for column in sorted((c for c in columns if c.importance), key=lambda c: c.importance):
         wider = [c for c in columns if c in shown or c is column]
+        if width is not None and len(max(_lines(wider), key=len)) > width and column.short:
+            brief = replace(column, cells=column.short, short=())
+            columns = [brief if c is column else c for c in columns]
+            wider = [brief if c is column else c for c in wider]
         if width is not None and len(max(_lines(wider), key=len)) > width:
             break
         shown = wider

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from synth.app.present.layout import Column, fitted, wrapped
+from synth.baselines.nccl.communicator import UNSAID
 from synth.bounds.prove import OPTIMAL
 from synth.model.sizes import parse_size
 from synth.model.text import (
@@ -28,6 +29,7 @@ from synth.search.statement import is_below_bound
 
 _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
+_ROUNDED_FROM = 1024  # bytes from which sizes are rounded
 _SAME_TIME = 1.005  # ratio up to which both forms of a call take as long
 _FILES = {"file": "file", "schedule": "schedule", "proof_file": "proof"}
 
@@ -322,7 +324,7 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
         size = format_short_size(outlook["bytes"])
         of_all = "" if outlook["one_size"] else " of all sizes"
         # The last size before a power of two is written as that, which may be another algorithm's.
-        is_end = outlook["bytes"] & (outlook["bytes"] + 1) == 0
+        is_end = outlook["bytes"] >= _ROUNDED_FROM and outlook["bytes"] & (outlook["bytes"] + 1) == 0
         largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} {'just below' if is_end else 'at'} {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
             is_exact = "." not in size and parse_size(size, "size") == outlook["bytes"]
@@ -404,6 +406,8 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str], has_brackets: 
                     format_short_size(row["shown_bytes"])
                 )
         if not sizes_of_choice:
+            if UNSAID in library["not_modelled"]:
+                lines.append(f"no vs {name}: {library['not_modelled']}")
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "its own cost model" if library["own_clock"] else "the model of the times above"

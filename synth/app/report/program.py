@@ -269,11 +269,18 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming, counts: l
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
         facts.append(("Gap (time / bound)", format_gap(timing.gap), how))
-    facts += [*counts, ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop")]
+    facts += [
+        *counts,
+        (
+            "Chunks",
+            str(program.nchunks_per_loop),
+            "of the program, in a buffer; a schedule's chunks may be cut into several",
+        ),
+    ]
     if view["network"] is not None:
         if view["unit"] == "steps":
             facts.append(("Longest chain", format_count(round(view["span"]), "instruction"), "one after another"))
-        facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
+        facts.append(("Transmissions", format_number(view["sends"]["total"]), "of the program's chunks"))
     return facts
 
 

@@ -44,7 +44,7 @@ _MANY = 16  # ranks that are listed
 @click.option(
     "--group",
     metavar="RANKS",
-    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or 0, 1, …",
+    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or the first ranks in order.",
 )
 @click.option(
     "--sizes",

@@ -64,7 +64,9 @@ def test_table(synth: Call, ring: Path) -> None:
     answer = synth("simulate", ring, "--topo", "ring:4", "--size", "64K:1M:4x")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0].startswith(f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} steps, 8 FIFO slots")
+    assert lines[0].startswith(
+        f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} instructions, 8 FIFO slots"
+    )
     assert lines[1].startswith("allreduce · ring:4 · ranks 0,1,2,3 (")
     assert lines[2] == "LL128, 4 threadblocks, 1 channel"
     assert lines[4].split("  ")[0] == "message size"
