@@ -76,7 +76,7 @@ _SAME_RATIO = 1.05  # of the greatest and the least comparison of a row's sizes,
 # What gives a vendor library's time where the comparison has an interval.
 FITTED = "a model fitted to published runs of nccl-tests"
 BRACKETS = " (the brackets hold four of five runs)"  # the same where a table shows intervals
-RANGES = "; a range is that over the row's sizes, of which --details has one with its interval of four of five runs"
+RANGES = "; ranges are over a row's sizes (--details: at one, with the interval of four of five runs)"
 
 
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:

@@ -44,7 +44,7 @@ _MANY = 16  # ranks that are listed
 @click.option(
     "--group",
     metavar="RANKS",
-    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or the first ranks in order.",
+    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or the first.",
 )
 @click.option(
     "--sizes",
@@ -88,7 +88,9 @@ def simulate(
     beside = Networks().of(entry) if topo is None and entry is not None else None
     if topo is None and beside is None:
         format_of(file)  # A missing file is refused as such.
-        raise InputError("--topo: is missing, and no index beside the file names a known network; give it, as dgx1")
+        raise InputError(
+            "--topo: is missing, and no index beside the file names a known network; give it, as --topo dgx-a100"
+        )
     topology = apply_costs(beside or load(str(topo)), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     if group is None and entry is not None and entry.topology == topology.name:

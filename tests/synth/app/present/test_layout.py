@@ -173,7 +173,7 @@ def test_a_row_whose_comparison_differs_over_its_sizes_shows_the_range() -> None
     choice = own["libraries"]["NCCL"] | {"vs": 1.4, "vs_low": 1.3, "vs_high": 1.6, "vs_range": [0.97, 1.41]}
     document["algorithms"] = [own | {"libraries": {"NCCL": choice}}]
     assert "0.97–1.41 ×" in table(document, 8, 80)
-    assert "range is that over the row's sizes" in " ".join(table(document, 8, 80).split())
+    assert "ranges are over a row's sizes" in " ".join(table(document, 8, 80).split())
     assert "1.40 × (1.3–1.6)" in table(document, 8, 80, details=True)
     choice["vs_range"] = [1.39, 1.41]
     assert "1.40 × (1.3–1.6)" in table(document, 8, 80)
