@@ -22,6 +22,8 @@ from topologies.errors import NotModelled
 Answer = TypeVar("Answer")
 Report = Callable[[str, "Algorithm | None"], None]  # It receives what is tried, and the best algorithm so far.
 
+LEFT_OUT = "include an executor's costs, which these times leave out"  # what is said of a library's times
+
 
 @dataclass
 class SearchResult:
@@ -112,7 +114,7 @@ class SearchResult:
         choice = _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
         if isinstance(choice, NotModelled) or self.problem.topology.protocol:
             return choice
-        return NotModelled(f"{name}'s times include an executor's costs, which these times leave out (--costs none)")
+        return NotModelled(f"{name}'s times {LEFT_OUT} (--costs none, or the topology states none)")
 
     def fastest(self, size_bytes: int) -> Offer:
         """Return the offer that serves a message size in bytes: the first range that does not end below it.

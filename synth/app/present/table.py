@@ -25,6 +25,7 @@ from synth.model.text import (
     format_table,
     format_time,
 )
+from synth.search.result import LEFT_OUT
 from synth.search.statement import is_below_bound
 
 _LINES = 32  # groups that a table lists
@@ -406,7 +407,7 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str], has_brackets: 
                     format_short_size(row["shown_bytes"])
                 )
         if not sizes_of_choice:
-            if UNSAID in library["not_modelled"]:
+            if library["own_clock"] and any(why in library["not_modelled"] for why in (UNSAID, LEFT_OUT)):
                 lines.append(f"no vs {name}: {library['not_modelled']}")
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())

@@ -406,3 +406,16 @@ def test_an_ending_of_another_format_is_refused(synth: Call, working_folder: Pat
     ):
         assert "must end in .xml" in synth(*arguments).refusal
         assert not list(working_folder.glob("a.*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        ("show", "did you mean library show or topo show?"),
+        ("allreduce --topo ring:4 --group 3-0", "it must be 0-3, or 3,2,1,0 for this order"),
+        ("allreduce --topo ring:4 --costs free", "--costs: 'free' is not known; it must be auto, machine, none"),
+        ("allreduce --topo ring:4 --size 1Mb", "in bits; it must be in bytes"),
+    ],
+)
+def test_refusals_name_the_cure(synth: Call, command: str, cure: str) -> None:
+    assert cure in synth(*command.split()).refusal

@@ -177,3 +177,13 @@ def test_a_row_whose_comparison_differs_over_its_sizes_shows_the_range() -> None
     assert "1.40 × (1.3–1.6)" in table(document, 8, 80, details=True)
     choice["vs_range"] = [1.39, 1.41]
     assert "1.40 × (1.3–1.6)" in table(document, 8, 80)
+
+
+def test_a_column_shortens_before_it_is_left_out() -> None:
+    long, short = "1.19 × (1.1–1.3)", "1.19 ×"
+    columns = [Column("size", ["1 MiB"]), Column("vs NCCL", [long], 1, short=[short])]
+    for width, cell in ((40, long), (20, short)):
+        lines, left_out = fitted(columns, width)
+        assert left_out == []
+        assert lines[1].split("  ")[-1].strip() == cell
+    assert fitted(columns, 8)[1] == ["vs NCCL"]
