@@ -18,6 +18,7 @@ import click
 
 from emit.compiler.lower import forms
 from emit.library.entry import SCHEDULES, IndexEntry
+from emit.library.library_file import CHECKED_PER_S
 from emit.library.programs import executor_for
 from emit.library.saving.save import Saved, folder_of_problem, save, save_first
 from emit.library.saving.write import existing_entries
@@ -54,6 +55,7 @@ from topologies.errors import InputError
 from topologies.text.files import check_below
 
 USUAL_FOLDER = Path("out")  # for the files of a command without --out
+_LEAST_DIVIDED_S = 2.0  # least budget in seconds of which a part is kept for checking existing files
 _STOPPING_S = 0.6  # time for writing files after Ctrl-C
 
 
@@ -98,14 +100,34 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         if cached is not None:
             return partial(report, cached.result, cached_answer=cached)
         keep = partial(keep_answer, cache, key, question.options.budget_s)
-    if entries_of_question(existing_entries(folder), question):
+    if existing := entries_of_question(existing_entries(folder), question):
         keep = None  # What is written then is not the answer of this search only.
+        question = _with_time_for(existing, question)
     else:
         first, entries, progress = _write_first(command, folder, question, progress)
     result = find_answer(question, workers, progress, known_answer(cache, question))
     result.healthy_times = known_times([folder, *([] if command.out else [USUAL_FOLDER])], question)
     add_first(result, first, question.options.size)
     return partial(report, result, first=entries, keep=keep)
+
+
+def _with_time_for(existing: Iterable[IndexEntry], question: Question) -> Question:
+    """Return a question whose budget leaves time to check and time the files that a library has for it.
+
+    They take at most half of the budget, and nothing of one below two seconds, which the search needs.
+
+    Args:
+        existing: The library's entries for the question.
+        question: The question.
+    """
+    options = question.options
+    sizes = [path.stat().st_size for path in {entry.path for entry in existing} if path.is_file()]
+    if options.budget_s < _LEAST_DIVIDED_S:
+        return question
+    left_s = max(options.budget_s / 2, options.budget_s - sum(sizes) / CHECKED_PER_S)
+    return dataclasses.replace(
+        question, options=dataclasses.replace(options, budget_s=left_s, stated_s=options.budget_s)
+    )
 
 
 def _write_first(
