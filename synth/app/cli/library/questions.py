@@ -141,7 +141,7 @@ def show(
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
     _say_why_no_file(entries_left)
-    _say_missing_forms(entries_left)
+    say_missing_forms(entries_left)
     if details:
         for entry in entries_left:
             form = "in place" if entry.inplace else "out of place"
@@ -286,7 +286,7 @@ def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
         say_fitted(f"{_LEFT} ({'; '.join(dict.fromkeys(served))}): {why}")
 
 
-def _say_missing_forms(entries: Sequence[IndexEntry]) -> None:
+def say_missing_forms(entries: Sequence[IndexEntry]) -> None:
     """Print which questions have files for one form of calls only, in or out of place, though they have two forms.
 
     Args:
