@@ -36,6 +36,14 @@ def load(spec: str | Path) -> Topology:
     return load_machine(spec).topology
 
 
+def is_name(name: str) -> bool:
+    """Return whether a name is one of the package, of a machine, several nodes of one, or a formula, and no file's.
+
+    The name of a network with dead or slow parts is none, since `load` does not take it; it has spaces.
+    """
+    return " " not in name and not name.endswith(_suffixes()) and re.split("[:,]", name)[0] in (*machines(), *FAMILIES)
+
+
 def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
     """Return the topology with an executor's costs on, under the protocol ANY, or off.
 
@@ -66,7 +74,12 @@ def read_costs(costs: str | Path) -> str | Costs:
     if not isinstance(costs, str | Path) or not str(costs):
         names = f"{STATED_COSTS}, {NO_COSTS}, {OWN_COSTS}"
         raise InputError(f"costs {shown(costs)}: must be {names} or a file with [costs]")
-    return str(costs) if costs in (NO_COSTS, OWN_COSTS, STATED_COSTS) else read_costs_file(costs)
+    if costs in (NO_COSTS, OWN_COSTS, STATED_COSTS):
+        return str(costs)
+    if not Path(costs).suffix and not os.path.lexists(costs):
+        names = f"{STATED_COSTS}, {OWN_COSTS}, {NO_COSTS}"
+        raise InputError(f"costs: {shown(str(costs))} is not known; it must be {names} or a .toml file with [costs]")
+    return read_costs_file(costs)
 
 
 def load_machine(spec: str | Path) -> Machine:
@@ -101,7 +114,7 @@ def load_machine(spec: str | Path) -> Machine:
         raise InputError(f"topology {spec[:80]!r}: is a folder; it must be a file or a name of synth topo list")
     if Path(spec).suffix:
         raise InputError(f"topology {spec[:40]!r}: no such file, and no network; synth topo list shows all networks")
-    suffixes = f"a file must end in {', '.join(sorted(_suffixes()))};"
+    suffixes = "a file's name must have an ending, as my.toml;"
     nodes = f":{count}" if kind == name and count.isdecimal() else ""  # "h100:4" is meant as "dgx-h100:4".
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
     hint = hint.replace(" or ", f"{nodes} or ").replace("?", f"{nodes}?") or suffixes
@@ -148,5 +161,5 @@ def _read_file(path: Path) -> Machine:
     Raises:
         InputError: The file cannot be read or states no machine.
     """
-    text = read_text(path, f"a topology's {' or '.join(_suffixes())} file", MAX_FILE_BYTES)
+    text = read_text(path, "a topology's file, as .toml, or what a tool printed (synth topo import)", MAX_FILE_BYTES)
     return format_of(text).machine(text, origin_of(path))

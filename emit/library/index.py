@@ -6,6 +6,7 @@ loads all files there:
     index.json                  the index; paths in it are relative to it
     FOLDER/NAME + SUFFIX        for the target that has this folder and suffix, as msccl/NAME.xml
     schedules/NAME.synth        schedules, and NAME.proof.json beside them; no executor reads these
+    topologies/NAME.toml        networks whose names the package does not know (`emit.library.networks`)
 
 index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry has
 

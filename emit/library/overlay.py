@@ -34,7 +34,7 @@ from topologies.text.files import check_below, origin_of, read_bytes
 FAULTS = "faults"  # folder of all failures in the healthy library's folder
 FAULT = "fault.json"
 FORMAT = "synth-fault-1"
-_UP = "../../"  # from faults/NAME to the healthy library
+UP = "../../"  # from faults/NAME to the healthy library
 _SHOWN = 8  # failures that an error message lists
 
 QuestionKey = tuple[str, int | None, tuple[int, ...]]  # collective, the root's place, ranks
@@ -103,7 +103,7 @@ def entries_left(fault: LibraryFault, folder: Path) -> list[IndexEntry]:
     Raises:
         InputError: If the healthy library's index cannot be read or is malformed.
     """
-    return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / _UP)]
+    return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / UP)]
 
 
 def read_fault(folder: Path) -> LibraryFault | None:
@@ -160,7 +160,7 @@ def _named_from_failure(entry: IndexEntry, groups: Sequence[tuple[int, ...]]) ->
         restated,
         isomorphic_groups=tuple(other_groups),
         row=row,
-        file=_UP + restated.file,
+        file=UP + restated.file,
         schedule=_raised(restated.schedule),
         proof_file=_raised(restated.proof_file),
     )
@@ -168,7 +168,7 @@ def _named_from_failure(entry: IndexEntry, groups: Sequence[tuple[int, ...]]) ->
 
 def _raised(name: str | None) -> str | None:
     """Return the name of a healthy library's file as seen from a failure's folder; None for None."""
-    return None if name is None else _UP + name
+    return None if name is None else UP + name
 
 
 def failures_in(library: str | Path) -> dict[Path, LibraryFault]:
@@ -234,7 +234,7 @@ def load_as_one(path: str | Path) -> tuple[list[IndexEntry], bytes]:
     if fault is None:
         return entries, read_index(folder / INDEX)
     hurt = next((entry.topology for entry in entries if entry.topology != fault.topology), fault.topology)
-    read = (folder / INDEX, folder / FAULT, folder / _UP / INDEX)
+    read = (folder / INDEX, folder / FAULT, folder / UP / INDEX)
     data = b"".join(read_index(path_read) for path_read in read if path_read.exists())
     return [replace(entry, topology=hurt) for entry in entries], data
 

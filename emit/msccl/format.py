@@ -69,7 +69,7 @@ def verify(
     if status == "right" and not report.judged:
         return not_judged(f"coll {program.collective!r}", program=program)
     slots = f"{report.fifo_depth} FIFO slot{'s' if report.fifo_depth > 1 else ''}"
-    head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} steps, {slots}"
+    head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} instructions, {slots}"
     if len(root_of(program)) > 1:
         head += f", root {program.root}"
     lines = [f"{f.kind}: {f.message}" for f in findings]

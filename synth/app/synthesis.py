@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -39,7 +39,7 @@ from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.search.settings import ANY_TARGET, NONE, TargetSettings
-from synth.search.statement import next_minute, statement
+from synth.search.statement import next_minute, statement, with_ranges
 from synth.solvers.workers import Workers
 from synth.storage.columns import replaced
 from synth.symmetry.quotient import expanded
@@ -415,31 +415,51 @@ def search_document(answer: SearchResult | Saved) -> dict[str, Any]:
     written = None if isinstance(answer, SearchResult) else answer
     result = answer if isinstance(answer, SearchResult) else answer.result
     document = statement(result)
-    document["algorithms"] = [{"file": None, "kept": False} | row for row in document["algorithms"]]
+    own_rows = with_ranges(result, document["algorithms"])
+    document["algorithms"] = [{"file": None, "kept": False} | row for row in own_rows]
     for key, form in () if written is None else (("algorithms", written), ("other_form", written.other_form)):
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
-            document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
+            ranged = with_ranges(form.result, form.rows)
+            document[key] = [{"file": None} | row | files for row, files in zip(ranged, named_files, strict=True)]
     rows = [*document["algorithms"], *document.get("other_form", ())]
     document["next_minute"] = next_minute(result, rows)
+    document["out_of_reach"] = [schedule for schedule in document["out_of_reach"] if not _is_reached(schedule, rows)]
     document["inplace"] = forms(result.problem)[0]
     unsaved = "the answer was not saved" if written is None else written.refused
     return document | {"unsaved": unsaved, "remarks": list(written.remarks if written else ()), "cached": False}
 
 
+def _is_reached(schedule: dict[str, Any], rows: Iterable[dict[str, Any]]) -> bool:
+    """Return whether a file that the library had already is as fast as a schedule that has no file, at its size."""
+    size = schedule["bytes"]
+    times_us = [
+        time_us
+        for row in rows
+        if row["kept"] and row["min_bytes"] <= size and (row["max_bytes"] is None or size <= row["max_bytes"])
+        for at, time_us in [(row["shown_bytes"], row["time_us"]), *((at, us) for at, us, _ in row["curve"])]
+        if at == size
+    ]
+    return bool(min(times_us, default=math.inf) <= schedule["time_us"])
+
+
 _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 
 
-def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
+def find_answer(
+    question: Question, workers: Workers, progress: Report | None = None, known_healthy: SearchResult | None = None
+) -> SearchResult:
     """Return the answer of a question; with dead or slow parts also that of the healthy network, to state their cost.
 
-    With such parts, the question's own search gets two thirds of the budget, and the healthy network's the rest. An
-    interruption of the latter, or no time for it, leaves the cost unknown and is stated in `stop_reason`.
+    With such parts, the question's own search gets two thirds of the budget, and the healthy network's the rest; if
+    that is known already, the question's own search gets all. An interruption of the latter, or no time for it, leaves
+    the cost unknown and is stated in `stop_reason`.
 
     Args:
         question: The question.
         workers: Solver processes.
         progress: Receives what is tried and the best algorithm so far.
+        known_healthy: Answer for the question's healthy network, if it is known already.
 
     Raises:
         InputError: The engine or the target does not accept the question, or the budget is too short.
@@ -448,11 +468,12 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     options, healthy = question.options, question.healthy
     executor = executor_for(question.problem, question.settings, options.size)
     own_options = options
-    if healthy is not None:
+    if healthy is not None and known_healthy is None:
         own_options = dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s, stated_s=options.budget_s)
     result = search(question.problem, own_options, workers, progress, executor=executor)
     result.why_switches_forward = question.why_switches_forward
-    if healthy is not None and result.stop_reason != "interrupted":
+    result.healthy = known_healthy
+    if healthy is not None and known_healthy is None and result.stop_reason != "interrupted":
         try:
             executor = executor_for(healthy, question.settings, options.size)
             result.healthy = search(healthy, options, workers, progress, executor=executor)

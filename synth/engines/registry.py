@@ -237,6 +237,9 @@ def names() -> tuple[str, ...]:
     return (AUTO, *ENGINES)
 
 
+_SPELLINGS = {"cp-sat": "cpsat", "z3": "smt"}  # solvers as tables name them, by the names of their engines
+
+
 def engines_named(name: str) -> list[EngineRow]:
     """Return the engines that a value of `--engine` stands for, in the order of the registry.
 
@@ -247,6 +250,7 @@ def engines_named(name: str) -> list[EngineRow]:
     """
     if name == AUTO:
         return [row for row in ENGINES.values() if row.in_auto]
+    name = _SPELLINGS.get(name, name)
     if name not in ENGINES:
         raise InputError(f"engine: {name[:40]!r} is not known; {right_name(name, names(), 'synth engines')}")
     return [ENGINES[name]]

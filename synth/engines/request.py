@@ -69,7 +69,7 @@ class Options:
             right = f"more than 0 seconds and less than {MOST_SECONDS:g}"
             raise InputError(f"budget: {self.budget_s:g} s is not possible; it must be {right}")
         if not 0 <= self.seed < SEEDS:
-            raise InputError(f"seed: {self.seed} is not possible; it must be in 0..{SEEDS - 1}")
+            raise InputError(f"seed: {self.seed} is not possible; it must be 0 to {SEEDS - 1}")
 
     @property
     def pinned(self) -> bool:

@@ -22,6 +22,7 @@ from topologies.topology import Topology
 
 SMALLEST, LARGEST = 1 << 10, 1 << 30  # the range of message sizes in bytes over which answers are compared
 _MANY = 4096  # ranks; with more no table of all pairs is built
+_MOST_LISTED = 8  # ranks of a range that an error message lists
 _FEW = 512  # ranks of a topology; with more an error message does not suggest relays
 
 
@@ -273,7 +274,10 @@ def parse_ranks(text: str, label: str, nranks: int) -> tuple[int, ...]:
             )
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
-            raise InputError(f"{label}: range {part.strip()} runs backwards; it must be {high}-{low}")
+            in_order = ",".join(map(str, range(low, high - 1, -1))) if low - high < _MOST_LISTED else "a list"
+            raise InputError(
+                f"{label}: range {part.strip()} runs backwards; it must be {high}-{low}, or {in_order} for this order"
+            )
         check_ranks((low, high) if low != high else (low,), label, nranks)
         ranks.extend(range(low, high + 1))
     check_ranks(ranks, label, nranks)
@@ -289,7 +293,7 @@ def check_ranks(ranks: Sequence[int], label: str, nranks: int) -> None:
     earlier_ranks: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < nranks:
-            raise InputError(f"{label}: rank {rank} is not in this topology; it must be 0..{nranks - 1}")
+            raise InputError(f"{label}: rank {rank} is not in this topology; it must be 0 to {nranks - 1}")
         if rank in earlier_ranks:
             raise InputError(f"{label}: rank {rank} is given twice; it must be once")
         earlier_ranks.add(rank)

@@ -25,7 +25,7 @@ MAX_TRACE_BYTES = 128 * 2**20  # of a .npy file
 MAX_CALLS = 4096  # matrices of a trace
 MAX_TRACE_CELLS = 8_000_000  # sizes of a trace
 MAX_TRACE_SIZE = 2**36  # bytes of a block of a trace, so that sums fit 63 bits
-_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
+_SIZE = re.compile(r"([0-9]{1,30})\s*([KMGkmg]?)(?:(?<=[KMGkmg])[Ii])?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
 _SIZE_FORM = "it must be bytes, or K, M or G for powers of 1024, such as 4096, 64K or 2G"
 _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
@@ -37,7 +37,7 @@ _TRACE_FORM = f"it must be {_MATRICES}"
 def parse_size(text: str, label: str) -> int:
     """Return the bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
 
-    Upper and lower case are the same.
+    Upper and lower case are the same, but bytes are B, since b means bits.
 
     Raises:
         InputError: The text is no such size, or it is 0, negative or over 2**60 bytes; the message begins with `label`.
@@ -51,11 +51,13 @@ def parse_size(text: str, label: str) -> int:
 def _parse_bytes(text: str, label: str) -> int:
     """Return the bytes of a size, which may be 0; raise InputError for a text that is no size or over 2**60 bytes."""
     plain = text.strip()
-    size = _SIZE.fullmatch(plain.upper()) if plain.isascii() else None
+    size = _SIZE.fullmatch(plain) if plain.isascii() else None
+    if size is None and re.fullmatch(r"[0-9]{1,30}\s*(?:[KMGkmg][Ii]?)?b(?:its?)?", plain):
+        raise InputError(f"{label}: {shown(text)} is in bits; it must be in bytes, such as 64K or 64KB")
     if size is None:
         kind = "negative" if re.fullmatch(r"-\s*[0-9].*", plain) else "no size"
         raise InputError(f"{label}: {shown(text)} is {kind}; {_SIZE_FORM}")
-    value = int(size[1]) << _POWER[size[2]]
+    value = int(size[1]) << _POWER[size[2].upper()]
     if value > MAX_SIZE:
         raise InputError(f"{label}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)")
     return value

@@ -72,23 +72,30 @@ def format_apart(first_us: float, second_us: float) -> tuple[str, str]:
     return texts
 
 
+_SAME_RATIO = 1.05  # of the greatest and the least comparison of a row's sizes, up to which it is one number
 # What gives a vendor library's time where the comparison has an interval.
 FITTED = "a model fitted to published runs of nccl-tests"
 BRACKETS = " (the brackets hold four of five runs)"  # the same where a table shows intervals
+RANGES = "; ranges are over a row's sizes (--details: at one, with the interval of four of five runs)"
 
 
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:
     """Return how a library's time compares with ours, such as `1.41 × (1.2–1.6)`; – if it is unknown.
 
-    Without an interval it is `1.41 ×`. Where the interval holds 1, it is `about NAME's`.
+    Without an interval it is `1.41 ×`. Where the interval holds 1, it is `about NAME's`. Where the comparison differs
+    over the sizes of a row by more than 5 %, it is the range over them, such as `0.98–1.41 ×`.
 
     Args:
-        choice: An object with vs (the library's time / ours), and vs_low and vs_high where its interval is known; None
-            if the library's time is unknown.
+        choice: An object with vs (the library's time / ours), vs_low and vs_high where its interval is known, and
+            vs_range where its least and greatest value over the sizes of a row are; None if the library's time is
+            unknown.
         name: Name of the library.
     """
     if choice is None:
         return "–"
+    least, most = choice.get("vs_range") or (choice["vs"], choice["vs"])
+    if most > _SAME_RATIO * least:
+        return f"{least:.2f}–{most:.2f} ×"
     low, high = choice.get("vs_low"), choice.get("vs_high")
     if low is None or high is None:
         return f"{choice['vs']:.2f} ×"
@@ -99,14 +106,17 @@ def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str
     return f"{choice['vs']:.2f} × ({low:.{digits}f}–{high:.{digits}f})"
 
 
+_BYTES_OF_UNIT = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+
+
 def format_size(size_bytes: int) -> str:
     """Return a size in bytes in powers of two, such as `512 B`, `180 KiB` or `1.5 GiB`.
 
     It has three significant digits; from 1000 of a unit on it is rounded down to a whole number. GiB is the largest
     unit.
     """
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit:
+    for name, unit in _BYTES_OF_UNIT.items():
+        if size_bytes >= unit > 1:
             figure = f"{size_bytes / unit:.3g}" if size_bytes < 1000 * unit else f"{size_bytes // unit}"
             return f"{figure} {name}"
     return f"{size_bytes} B"
@@ -129,19 +139,31 @@ def format_shape(steps: int, rounds: int, chunks: int) -> str:
 def format_served(low: int, high: int | None) -> str:
     """Return a range of message sizes as text: `64 KiB` if both ends are shown alike, or `1 KiB to 1 MiB`.
 
-    It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either. From
-    1 KiB on the upper end that is shown is the first size after the range, where the next range begins.
+    It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either. An end
+    that is the next size before or after the one shown has a sign: `>1 KiB to <1 MiB` serves neither of these two
+    sizes, `over 1 KiB` and `below 1 MiB` the same without the other end. Other ends are served, or rounded.
 
     Args:
         low: Smallest size in bytes; 0 where there is none.
         high: Largest size in bytes, inclusive; None where there is no end.
     """
+    is_over = low > 0 and _is_shown_exactly(low - 1) and not _is_shown_exactly(low)
+    begin = format_size(low - 1 if is_over else low)
     if high is None:
-        return f"from {format_size(low)}" if low else "all sizes"
-    if format_size(low) == format_size(high):
+        return f"{'over' if is_over else 'from'} {begin}" if low else "all sizes"
+    if low and format_size(low) == format_size(high):
         return format_size(low)
-    end = format_size(high + 1 if high + 1 >= 1 << 10 else high)
-    return f"{format_size(low)} to {end}" if low else f"up to {end}"
+    is_below = _is_shown_exactly(high + 1) and not _is_shown_exactly(high)
+    end = format_size(high + 1 if is_below else high)
+    if not low:
+        return f"{'below' if is_below else 'up to'} {end}"
+    return f"{'>' * is_over}{begin} to {'<' * is_below}{end}"
+
+
+def _is_shown_exactly(size_bytes: int) -> bool:
+    """Return whether `format_size` shows a size without rounding, as it does 1.5 MiB."""
+    figure, unit = format_size(size_bytes).split()
+    return float(figure) * _BYTES_OF_UNIT[unit] == size_bytes
 
 
 def format_listed(ranks: Sequence[int]) -> str:

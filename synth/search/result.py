@@ -23,6 +23,8 @@ from topologies.errors import NotModelled
 Answer = TypeVar("Answer")
 Report = Callable[[str, "Algorithm | None"], None]  # It receives what is tried, and the best algorithm so far.
 
+LEFT_OUT = "include an executor's costs, which these times leave out"  # what is said of a library's times
+
 
 @dataclass
 class SearchResult:
@@ -40,6 +42,8 @@ class SearchResult:
         refused: Algorithms of which the executor can hold no program. They are in the ranges too if it can hold none at
             all.
         healthy: The result for the healthy network, if this network has dead or slow parts.
+        healthy_times: Functions from a message size in bytes to the time in µs of further known answers for the healthy
+            network; infinity for a size that they do not serve.
         engine: Engine that the user named, or `auto`.
         other_engines: Other engines that found algorithms of the ranges, if the user named one.
         why_switches_forward: Why the switches of the problem only forward although those of the topology can do more.
@@ -62,6 +66,7 @@ class SearchResult:
     impossible: str = ""
     refused: list[Offer] = field(default_factory=list)
     healthy: SearchResult | None = None
+    healthy_times: tuple[Callable[[float], float], ...] = ()
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
     why_switches_forward: str = ""
@@ -115,7 +120,7 @@ class SearchResult:
         choice = _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
         if isinstance(choice, NotModelled) or self.problem.topology.protocol:
             return choice
-        return NotModelled(f"{name}'s times include an executor's costs, which these times leave out (--costs none)")
+        return NotModelled(f"{name}'s times {LEFT_OUT} (--costs none, or the topology states none)")
 
     def fastest(self, size_bytes: int) -> Offer:
         """Return the offer that serves a message size in bytes: the first range that does not end below it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -224,14 +224,15 @@ def _against_healthy(result: SearchResult, time_us: float, size: int, bound_us: 
     Returns:
         A dictionary with these keys, both None without an answer for the healthy network:
 
-        - vs_healthy: This time / the time on the healthy network.
+        - vs_healthy: This time / the least time on the healthy network that is known.
         - vs_healthy_range: The least and the greatest ratio that the optimal times of both networks can have, by the
           times and bounds that are known: this bound / that time, and this time / that bound.
     """
     healthy = result.healthy
     if healthy is None or not healthy.ranges:
         return {"vs_healthy": None, "vs_healthy_range": None}
-    healthy_us, least = healthy.fastest(size).time_us(size), 0.0
+    known_us = [known_time_us(size) for known_time_us in result.healthy_times]
+    healthy_us, least = min([healthy.fastest(size).time_us(size), *known_us]), 0.0
     if healthy.problem.group == result.problem.group:
         healthy_us, least = min(healthy_us, time_us), 1.0
     ratio = time_us / healthy_us
@@ -254,6 +255,31 @@ def beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
     }
 
 
+def with_ranges(result: SearchResult, rows: Iterable[Row]) -> list[Row]:
+    """Return rows whose libraries also state `vs_range`: the least and the greatest `vs` at the sizes of the row.
+
+    The sizes are that which is shown and those of the row's `curve` in its range. Rows that are left to a library have
+    none, nor is there one where the interval of four of five measured times holds our time at all of these sizes.
+
+    Args:
+        result: The search result.
+        rows: The rows, with `curve` and `libraries`.
+    """
+    ranged = []
+    for own in rows:
+        last = LARGEST if own["max_bytes"] is None else own["max_bytes"]
+        times_us = {size: us for size, us, _ in own["curve"] if own["min_bytes"] <= size <= last}
+        choices = {}
+        for name, choice in own["libraries"].items() if own["sends"] is not None else ():
+            at_sizes = {size: result.library(name, size) for size in times_us if size != own["shown_bytes"]}
+            others = [beside(at, times_us[size]) for size, at in at_sizes.items() if isinstance(at, LibraryChoice)]
+            ratios = [other["vs"] for other in (choice, *others)]
+            if not all(other["vs_low"] and other["vs_low"] <= 1 <= other["vs_high"] for other in (choice, *others)):
+                choices[name] = choice | {"vs_range": [min(ratios), max(ratios)]}
+        ranged.append(own | {"libraries": own["libraries"] | choices})
+    return ranged
+
+
 def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
     """Return a statement whose rows are compared with libraries' times by their own cost models, without intervals.
 
@@ -266,7 +292,7 @@ def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
         for name, choice in choices.items():
             if us := choice["source_us"]:
                 times = {"time_us": us, "vs": us / row["time_us"], "vs_low": None, "vs_high": None}
-                choices[name] = choice | times
+                choices[name] = {key: value for key, value in choice.items() if key != "vs_range"} | times
         return row | {"libraries": choices}
 
     forms = [key for key in ("algorithms", "other_form") if key in document]
@@ -329,7 +355,7 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
     rows = [row(result, served) | {"refused": served.refused} for served in result.ranges]
     return {
         **described_question(problem),
-        "algorithms": rows,
+        "algorithms": with_ranges(result, rows),
         "baselines": sorted({baseline.engine for baseline in result.baselines}),
         "libraries": {
             library.name: {
@@ -390,7 +416,7 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
         - one_size: Whether engines were asked for that size separately.
     """
-    one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
+    one_size = any(offer.low == offer.high for offer in result.ranges)
     outlook: dict[str, Any] = {
         "engines": list(result.remaining_engines),
         "window_bytes": result.next_window_size,

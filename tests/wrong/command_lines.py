@@ -63,7 +63,7 @@ KINDS: dict[str, list[str]] = {
     "--degrade": [
         "", "link:0-1", "link:0-1=", "link:0-1=0%", "link:0-1=-5%", "link:0-1=nan%", "link:0-1=200%", "link:0-1=50",
         "link:0-1=infGB/s", "rank:99=50%", "switch:x=50%", "limit:x=50%", "link:0-1=50%=50%", "=50%", "rank:0=0GB/s",
-        LONG,
+        "link:0-1=16gbps", "link:0-1=16Gbs", LONG,
     ],
     "--size": [*SIZE, "0"], "--min-bytes": SIZE, "--max-bytes": SIZE, "--scratch-limit": [*SIZE, "0"],
     "-b": [*SIZE, "0"], "-e": SIZE, "-i": SIZE,

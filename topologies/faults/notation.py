@@ -14,11 +14,12 @@ import numpy as np
 from topologies.arrays import Ints, flags_of
 from topologies.errors import InputError, did_you_mean
 from topologies.text.fields import shown
+from topologies.text.rates import parse_rate
 from topologies.text.vertex_sets import RANKS, format_set
 from topologies.topology import Topology, is_switch_name
 
 _KINDS = ("link", "rank", "switch", "limit")
-_AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*(%|gb/s|gbps)", re.IGNORECASE)
+_PERCENT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*%")
 _LINK = "it must be link:3-5, or link:3>5 for one direction"
 
 
@@ -77,16 +78,18 @@ def parse_fault(text: str, option: str) -> Fault:
         raise InputError(f"{option}: {shown(text.strip())} names no {kind}; it must be written as in {example}")
     if not equals:
         return Fault(kind, where)
-    place, number = f"{option} {kind}:{where[:60]}", _AMOUNT.fullmatch(amount)
-    if number is None:
-        raise InputError(f"{place}: {shown(amount)} is no bandwidth that is left; it must be =50% or =12.5GB/s")
-    value, percent = float(number[1]), number[2] == "%"
-    if not 0 < value < (100 if percent else np.inf):
-        shown_amount, right = (f"{value:g}%", "above 0% and below 100%") if percent else ("0 GB/s", "above 0")
+    place, share = f"{option} {kind}:{where[:60]}", _PERCENT.fullmatch(amount)
+    value = float(share[1]) if share else parse_rate(amount)
+    if value is None:
+        raise InputError(
+            f"{place}: {shown(amount)} is no bandwidth that is left; it must be =50%, =12.5GB/s or =100Gbps (bits)"
+        )
+    if not 0 < value < (100 if share else np.inf):
+        shown_amount, right = (f"{value:g}%", "above 0% and below 100%") if share else ("0 GB/s", "above 0")
         raise InputError(
             f"{place}: {shown_amount} is out of range; it must be {right} (a removed part belongs in --without)"
         )
-    return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
+    return Fault(kind, where, value) if share else Fault(kind, where, gbs=value)
 
 
 def _parsed(texts: Sequence[str], option: str) -> list[Fault]:

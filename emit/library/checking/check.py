@@ -12,10 +12,10 @@ from typing import Any
 
 from emit.library.checking.entries import entry_faults
 from emit.library.checking.fault_check import find_fault_errors
-from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
 from emit.library.checking.schedules import CheckedSchedule, check_schedule, unfiled_faults, witnesses_of_questions
 from emit.library.entry import INDEX, SCHEDULES, IndexEntry
+from emit.library.networks import Networks, kept_faults
 from emit.library.overlay import FAULT
 from emit.targets import TARGETS
 from topologies.topology import Topology
@@ -45,7 +45,8 @@ def check_library(
     report.wrong += [(FAULT, why) for why in fault.wrong]
     if fault.unproved:
         report.unproved[fault.unproved].add(FAULT)
-    networks = Networks(topology, fault.hurt)
+    networks = Networks(topology, fault.hurt, folder)
+    report.wrong += kept_faults(folder)
     proof_of: dict[str, str | None] = {}
     for entry in entries:
         if entry.schedule is not None:

@@ -15,12 +15,12 @@ import numpy as np
 
 from emit.formats import FORMATS
 from emit.library.checking.figures import Evidence, check_figures
-from emit.library.checking.networks import Networks, largest_rank
 from emit.library.checking.report import LibraryReport
 from emit.library.checking.schedules import CheckedSchedule, any_protocol, costed_as_stated, form_of
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.library_file import Requirement, network_digest, read_right, states_goal
 from emit.library.lowered import exact_scale
+from emit.library.networks import Networks, largest_rank
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
 from emit.timing.timed import TimedProgram
@@ -154,9 +154,11 @@ def _topology_of(
     Raises:
         InputError: If the entry names a rank that the topology does not have.
     """
-    named = networks.named(entry.topology)
+    named = networks.named(entry.topology, entry.folder)
     topology = None if named is None else costed_as_stated(entry, named)
     is_known = topology is not None
+    if named is not None and networks.is_kept(entry.topology):
+        report.remarks[f"the network {entry.topology} is the one that the library keeps; --topo gives another"] += 1
     if topology is None:
         reason = f"the network {entry.topology} is not known: give it as --topo for times"
         if named is not None:

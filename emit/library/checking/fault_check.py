@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emit.library.checking.networks import Networks
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.library_file import network_digest
+from emit.library.networks import Networks
 from emit.library.overlay import FAULT, entries_left, read_fault
 from synth.model.problem import make_problem
 from synth.model.registry import KINDS, find_kind
@@ -70,7 +70,7 @@ def find_fault_errors(folder: Path, entries: Sequence[IndexEntry], topology: Top
         fault = read_fault(folder)
         if fault is None:
             return checked
-        healthy = Networks(topology).named(fault.topology)
+        healthy = Networks(topology, library=folder).named(fault.topology)
         if healthy is None:
             checked.unproved = f"the network {fault.topology} of {FAULT} is not known: give it as --topo"
             return checked

@@ -34,13 +34,7 @@ class LibraryReport:
 
         The text of a witness does not count either.
         """
-        harmless = {*UNPROVABLE, *SHAPE, "proof"}  # "proof" is the text of a witness; its figures are proved.
-        return {
-            name
-            for fields, names in self.unproved.items()
-            if not harmless.issuperset(fields.split(", "))
-            for name in names
-        }
+        return {name for fields, names in self.unproved.items() if not is_harmless(fields) for name in names}
 
     def add(self, report: LibraryReport, prefix: str) -> None:
         """Add the result of another folder to this one in place, with `prefix` before its paths."""
@@ -50,3 +44,11 @@ class LibraryReport:
             self.unproved[reason] |= {f"{prefix}{name}" for name in names}
         self.files, self.schedules = self.files + report.files, self.schedules + report.schedules
         self.proofs += report.proofs
+
+
+def is_harmless(fields: str) -> bool:
+    """Return whether fields, as `LibraryReport.unproved` names them, leave every time and bound of a file proved.
+
+    So do a schedule's shape, what only a search knows, and the text of a witness, whose figures are proved.
+    """
+    return {*UNPROVABLE, *SHAPE, "proof"}.issuperset(fields.split(", "))

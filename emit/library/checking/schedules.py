@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from emit.library.checking.figures import Evidence, check_figures
-from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
 from emit.library.entry import IndexEntry, check_types
 from emit.library.library_file import network_digest
+from emit.library.networks import Networks
 from emit.targets import TARGETS, Target
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem, make_problem

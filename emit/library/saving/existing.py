@@ -254,10 +254,12 @@ def _text_for(file: LibraryFile, entry: IndexEntry) -> str | None:
     )
 
 
-def _figures_for(file: LibraryFile, low: int, high: int | None, result: SearchResult, scale: float) -> dict[str, Any]:
+def _figures_for(
+    file: LibraryFile, low: int, high: int | None, result: SearchResult, scale: float, size: int | None = None
+) -> dict[str, Any]:
     """Return what a file's entry states of its time, now that the file is for the sizes from `low` to `high`.
 
-    The figures are for the size at which the entry is shown if that is in the range, else for a size in its middle.
+    Without a size they are for the one at which the entry is shown if that is in the range, else for one in its middle.
 
     Args:
         file: The file.
@@ -265,15 +267,19 @@ def _figures_for(file: LibraryFile, low: int, high: int | None, result: SearchRe
         high: Largest message in bytes, as an executor sees it; None if there is no limit.
         result: The search, whose bound counts.
         scale: Message size that an executor sees, divided by the problem's message size.
+        size: Message size of the problem in bytes, in the range, that all figures are for.
 
     Returns:
         Values of the entry's fields: those of `synth.search.statement.compare`, and worst and curve.
     """
     least, most = math.ceil(max(1, low) / scale), LARGEST if high is None else int(high / scale)
-    size = file.entry.shown_bytes
-    if size is None or not least <= size <= max(least, most):
-        size = _middle(least, max(least, most))
     end = None if high is None else most
+    if size is not None:
+        low = end = size
+    else:
+        size = file.entry.shown_bytes
+        if size is None or not least <= size <= max(least, most):
+            size = _middle(least, max(least, most))
     if file.offer is not None:
         fields = row(result, replace(file.offer, low=low, high=end, shown=size))
         return {key: fields[key] for key in (*compare(result, 1.0, size), "worst", "curve")}
@@ -312,9 +318,9 @@ def table_rows(
 ) -> list[tuple[PlacedFile | int, dict[str, Any]]]:
     """Return a row for each file that serves the sizes asked for, existing files included, in order of their sizes.
 
-    Each is a row of `synth.search.statement.row`, with `refused` (why there is no file; "" for a file) and `kept` (True
-    for an existing file, or for a range whose existing schedule stays). A range of `result` without a file has a row
-    too for each part of its sizes that no existing file serves.
+    Each is a row of `synth.search.statement.row`, for the size that was asked for if it is only one. It has `refused`
+    too (why there is no file; "" for a file) and `kept` (True for an existing file, or for a range whose schedule
+    stays). A range of `result` without a file has a row for each part of its sizes that no existing file serves.
 
     Args:
         result: The search.
@@ -328,17 +334,18 @@ def table_rows(
     pinned = {offer.low for offer in result.ranges if offer.low == offer.high}
     rows: list[tuple[PlacedFile | int, dict[str, Any]]] = []
     for item in placed:
-        if item.file.existed and pinned and not any(item.entry.in_range(size) for size in pinned):
+        size = next((size for size in pinned if item.entry.in_range(size)), None)
+        if item.file.existed and pinned and size is None:
             continue
-        rows.append((item, _table_row(result, item) | {"refused": "", "kept": item.file.existed}))
+        rows.append((item, _table_row(result, item, size) | {"refused": "", "kept": item.file.existed}))
     existing = [item.entry for item in placed if item.file.existed]
     for number in lacking:
-        for offer in _unserved(result.ranges[number], existing):
+        for offer in unserved(result.ranges[number], existing):
             rows.append((number, row(result, offer) | {"refused": offer.refused, "kept": number in stays}))
     return sorted(rows, key=lambda item: item[1]["min_bytes"])
 
 
-def _unserved(offer: Offer, entries: Sequence[IndexEntry]) -> Iterator[Offer]:
+def unserved(offer: Offer, entries: Sequence[IndexEntry]) -> Iterator[Offer]:
     """Yield an offer for each part of its sizes that no entry serves; the offer itself if no entry serves any of them.
 
     Args:
@@ -356,11 +363,11 @@ def _unserved(offer: Offer, entries: Sequence[IndexEntry]) -> Iterator[Offer]:
             yield replace(offer, low=low, high=high, shown=shown)
 
 
-def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
+def _table_row(result: SearchResult, placed_file: PlacedFile, size: int | None) -> dict[str, Any]:
     """Return the row of a file with the sizes that it now serves.
 
-    The time and bound of an existing file are computed again, at the size at which its entry is shown or, if it does
-    not serve that, at one in the middle.
+    The time and bound of an existing file are computed again, at the only size that was asked for, or, if `size` is
+    None, at the size at which its entry is shown or, if it does not serve that, at one in the middle.
     """
     entry, file = placed_file.entry, placed_file.file
     ends = {"min_bytes": entry.min_bytes, "max_bytes": entry.max_bytes}
@@ -373,4 +380,4 @@ def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
         )
     shape = {key: entry.row.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
     shape["switch_ops"] = bool(entry.row.get("switch_ops"))  # An entry of a hand-written algorithm does not state it.
-    return shape | ends | _figures_for(file, *_ends(entry), result, placed_file.scale)
+    return shape | ends | _figures_for(file, *_ends(entry), result, placed_file.scale, size)

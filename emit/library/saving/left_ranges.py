@@ -87,6 +87,9 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
             library = _faster_library(result, offer, libraries, shown)
             time = f"{format_time(offer.time_us(shown))} at {format_size(shown)}"
             own = f"{library}'s own algorithm is faster than ours, which takes {time}"
+            lacking = min(result.refused, key=lambda refused: refused.time_us(shown), default=None)
+            if lacking is not None and lacking.time_us(shown) < OwnAlgorithm(result, library).time_us(shown):
+                own += f"; one of ours that takes {format_time(lacking.time_us(shown))} has no file: {lacking.refused}"
             part = replace(part, execution=OwnAlgorithm(result, library), library=library, refused=own)
         yield part
 

@@ -18,7 +18,7 @@ from emit.library.library_file import LibraryFile, network_digest, requirement_o
 from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs
 from emit.library.run_by import run_by
-from emit.library.saving.existing import Outcome, PlacedFile, place, table_rows, write_placed
+from emit.library.saving.existing import Outcome, PlacedFile, place, table_rows, unserved, write_placed
 from emit.library.saving.left_ranges import leave_to_libraries
 from emit.library.saving.write import Library, existing_entries, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
@@ -37,6 +37,7 @@ from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError, ProofRefused
 
 _USUAL_ELEMENT = 4  # bytes of a float, the usual element of messages
+_ELEMENTS = _USUAL_ELEMENT, 2  # Bytes of elements, of a float and of a half, one of which must fit a file's only size.
 _MOST_NAMED = 16  # Characters of ranks in a file's name, so that a line of a terminal holds it.
 
 
@@ -80,6 +81,13 @@ class Saved:
         stored = [*dict.fromkeys(paths[kind] for paths in new_paths for kind in FILE_KINDS[1:] if kind in paths)]
         index = [] if self.index is None else [self.index]
         return [paths["file"] for paths in new_paths if "file" in paths] + index + stored
+
+    @property
+    def kept_paths(self) -> list[Path]:
+        """Return the paths of those of the library's executors' files that stay and serve a row, each once."""
+        forms = [self] if self.other_form is None else [self, self.other_form]
+        rows = [row for form in forms for row in zip(form.rows, form.files, strict=True)]
+        return [*dict.fromkeys(paths["file"] for row, paths in rows if row["kept"] and "file" in paths)]
 
     def _new(self) -> list[dict[str, Path]]:
         """Return the files of the rows that are new, each by kind (file, schedule, proof_file)."""
@@ -137,7 +145,7 @@ def save(
         known_witnesses = proved_before(old_entries, result.problem)
         proof = proof or bool(known_witnesses)
         bound = result.bound.merged(known_witnesses)
-        forms = [_CallForm(leave_to_libraries(replace(result, bound=bound), own_libraries), programs, refused)]
+        forms = [_CallForm(leave_to_libraries(replace(result, bound=bound), own_libraries), programs, dict(refused))]
         forms[0].make(library.entries, until)
         if other_programs is not None and forms[0].files:
             lowered = other_result or contained(
@@ -145,7 +153,7 @@ def save(
             )
             if lowered is not None:
                 lowered = replace(lowered, bound=bound)
-                forms.append(_CallForm(leave_to_libraries(lowered, own_libraries), other_programs, []))
+                forms.append(_CallForm(leave_to_libraries(lowered, own_libraries), other_programs))
                 forms[1].make(library.entries, until)
         others = [entry for entry in library.entries if entry.question != question_key]
         used_names = [entry.file for entry in others]
@@ -162,11 +170,13 @@ def save(
         entries = [placed_file.entry for placed_file in placed]
         write_placed(library, placed)
         if entries:
+            library.keep(result.problem.topology)
             entries += [entry for entry in old_entries if not any(form.is_of(entry) for form in forms)]
         library.commit(entries)
     saved = _summarize(library.folder, forms, entries, stored)
-    share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
-    saved.refused = share + refused[0] if refused else ""
+    reasons = [*forms[0].refused.values()]
+    share = f"{len(reasons)} of {len(result.ranges)} algorithms: " if 0 < len(reasons) < len(result.ranges) else ""
+    saved.refused = share + reasons[0] if reasons else ""
     stays = [] if entries else [f"the library keeps {entry.folder / entry.file}" for entry in old_entries]
     if first and not entries:
         stays = [f"the first file stays, because there is no other: {first[0].folder / first[0].file}"]
@@ -225,7 +235,7 @@ def _summarize(
     saved.index = folder / INDEX if entries else None
     if len(forms) > 1:
         saved.other_form = forms[1].saved(folder, {})
-    saved.left = usual.left[0] if all(offer.library for offer in usual.result.ranges) else ""
+    saved.left = next(iter(usual.left.values())) if all(offer.library for offer in usual.result.ranges) else ""
     saved.padding = max((entry.padding for entry in entries), default=0.0)
     return saved
 
@@ -253,34 +263,36 @@ def save_first(result: SearchResult, folder: str | Path, settings: TargetSetting
     programs, result, refused = _programs(result, settings, math.inf)
     if programs is None:
         return []
-    form = _CallForm(leave_to_libraries(result, programs.target.libraries), programs, refused)
+    form = _CallForm(leave_to_libraries(result, programs.target.libraries), programs, dict(refused))
     with writing(folder, until=now()) as library:
         if any(entry.question == programs.question for entry in library.entries):
             return []
         form.make(library.entries, math.inf)
         form.join([], Outcome(), [entry.file for entry in library.entries])
         write_placed(library, form.placed)
+        if form.placed:
+            library.keep(result.problem.topology)
         library.commit([placed_file.entry for placed_file in form.placed])
     return [entry for entry in existing_entries(folder) if entry.question == programs.question]
 
 
 def _programs(
     result: SearchResult, settings: TargetSettings, until: float
-) -> tuple[Programs | None, SearchResult, list[str]]:
-    """Return the lowering for the target, the search with its programs, and the errors that prevented them.
+) -> tuple[Programs | None, SearchResult, dict[int, str]]:
+    """Return the lowering for the target, the search with its programs, and by range the error that prevented them.
 
     Without a target, there is no lowering, and the search is unchanged. If the target refuses, each range of the search
     is marked as without a program.
     """
     if settings.name == NONE:
-        return None, result, []
+        return None, result, {}
     try:
         size = min((served.low for served in result.ranges if served.low == served.high), default=None)
         programs = Programs(result.problem, settings, size=size)
-        return programs, run_by(result, programs, until), []
+        return programs, run_by(result, programs, until), {}
     except InputError as error:
         refused = [offer.without_program(str(error)) for offer in result.ranges]
-        return None, replace(result, ranges=refused), [str(error)]
+        return None, replace(result, ranges=refused), dict.fromkeys(range(len(refused)), str(error))
 
 
 @dataclass
@@ -290,8 +302,8 @@ class _CallForm:
     Attributes:
         result: The search, with the programs of this form.
         programs: Lowering that made them; None if the target has none.
-        refused: Why ranges have no file.
-        left: Why ranges are left to a vendor library.
+        refused: Why ranges have no file, by the range's number; those that the library's own files serve are left out.
+        left: Why ranges are left to a vendor library, by the range's number.
         new_files: New file of each range; None if it has none.
         placed: The library's files as they will be.
         stays: Numbers of the ranges without a file whose existing schedule stays; `result` holds it.
@@ -300,8 +312,8 @@ class _CallForm:
 
     result: SearchResult
     programs: Programs | None
-    refused: list[str]
-    left: list[str] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    left: dict[int, str] = field(default_factory=dict)
     new_files: list[LibraryFile | None] = field(default_factory=list)
     placed: list[PlacedFile] = field(default_factory=list)
     stays: set[int] = field(default_factory=set)
@@ -322,7 +334,8 @@ class _CallForm:
         """
         programs = self.programs
         ending = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
-        for served, name in zip(self.result.ranges, stems(self.result, library_entries), strict=True):
+        names = stems(self.result, library_entries)
+        for number, (served, name) in enumerate(zip(self.result.ranges, names, strict=True)):
             new_file = None
             try:
                 if programs is not None:
@@ -340,7 +353,7 @@ class _CallForm:
                 late = "the budget ended before it was checked; try a longer --budget"
                 reason = late if isinstance(error, TimeUp) else error
                 reasons = self.left if served.library else self.refused
-                reasons.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
+                reasons[number] = f"{name} {preposition} place: {reason}" if ending else str(reason)
             self.new_files.append(new_file)
 
     def join(self, old_entries: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
@@ -361,6 +374,10 @@ class _CallForm:
                 own_entries = [entry for entry in own_entries if are_equal and not entry.padding]
             requirement, outcome = requirement_of(self.programs), outcome if self.files else Outcome()
             self.placed = place(self.files, own_entries, requirement, outcome, used_names, self.result)
+            existing = [item.entry for item in self.placed if item.file.existed]
+            for reasons in (self.refused, self.left):
+                for number in [number for number in reasons if not any(unserved(self.result.ranges[number], existing))]:
+                    del reasons[number]
 
     def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
         """Check the library's schedules against the new ones of the same names, for ranges without a file.
@@ -406,6 +423,8 @@ class _CallForm:
         lacking = [number for number, file in enumerate(self.new_files) if file is None]
         for subject, fields in table_rows(self.result, self.placed, lacking, self.stays):
             files = stored.get(subject, {}) if isinstance(subject, int) else subject.entry.files
+            if isinstance(subject, int) and (self.programs is None or self.programs.is_usual):
+                fields["refused"] = fields["refused"] or self.refused.get(subject, "")
             saved.rows.append(fields)
             saved.files.append({kind: folder / name for kind, name in files.items()})
         return saved
@@ -462,6 +481,10 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         **state_costs(problem),
     }
     entry = IndexEntry.of(entry_row | fields, Path())
+    if low == high and not any(entry.serves(low, element_bytes) for element_bytes in _ELEMENTS):
+        unit = entry.unit(_USUAL_ELEMENT)
+        of_elements = f", for elements of {_USUAL_ELEMENT} bytes" if entry.counts_elements else ""
+        raise InputError(f"{low} bytes are no multiple of {unit} bytes{of_elements}, so no call could use it")
     return LibraryFile(entry, text, lambda size: lowered.time_us(size / lowered.scale), served)
 
 
@@ -479,8 +502,8 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
     if programs is not None:
         yield from _of_target(programs, entries)
         # The ranges of the first form that are left to a library are said with the table.
-        left = [] if forms[0].left else [reason for form in forms[1:] for reason in form.left]
-        refused = [reason for form in forms[1:] for reason in form.refused]
+        left = [] if forms[0].left else [reason for form in forms[1:] for reason in form.left.values()]
+        refused = [reason for form in forms[1:] for reason in form.refused.values()]
         yield from _served(programs.target, programs.problem, entries, [*refused, *left])
         size = next((offer.low for offer in forms[0].result.ranges if offer.low == offer.high), None)
         yield from [] if size is None else _neighbours(entries, size)

@@ -111,6 +111,8 @@ def save_groups(
         remaining = [] if anew else [other for entry in entries for other in _beside(library, entry)]
         for file in new_files:
             library.write(file.entry.file, file.text.encode())
+        if entries:
+            library.keep(result.algorithm.problem.topology)
         library.commit([*entries, *remaining])
         placed = [library.folder / schedule for schedule in schedules]
         files = [library.folder / entry.file for entry in entries]

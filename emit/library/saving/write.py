@@ -22,11 +22,13 @@ from typing import Any
 
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import index_text, load_index, parse_index
+from emit.library.networks import kept_file
 from synth.model.deadline import now
 from synth.storage.leftovers import remove_leftovers, staging_folder
 from synth.storage.proof import proof_path
 from topologies.errors import InputError
 from topologies.text.files import check_below, origin_of
+from topologies.topology import Topology
 
 log = logging.getLogger("synth.library")
 
@@ -116,6 +118,19 @@ class Library:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+    def keep(self, topology: Topology) -> None:
+        """Write a network into `staging` whose name the package does not know (see `emit.library.networks`).
+
+        Nothing is written for others, and where the library has the same file already.
+        """
+        kept = kept_file(topology)
+        if kept is None or kept[0] in self.placed:
+            return
+        with suppress(OSError):
+            if (self.folder / kept[0]).read_bytes() == kept[1]:
+                return
+        self.write(*kept)
 
     def commit(
         self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False, dropped: Collection[str] = ()

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
+from emit.library.networks import Networks
 from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.model.text import format_size
@@ -54,7 +54,7 @@ def count_sizes(entries: Sequence[IndexEntry], name: str) -> SizeCounts:
     The sizes are the powers of two from 1 KiB to 1 GiB for which a file states a time, or which no file serves; where
     each entry of a question serves a single size, only these, and where entries are limited to sizes (`asked`), only
     those within. Entries that are not compared with the vendor's library
-    are left out, and so are networks that this package does not know by their names, and what the vendor's model does
+    are left out, and so are networks that are not known, and what the vendor's model does
     not cover.
 
     Args:

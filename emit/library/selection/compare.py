@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emit.formats import FORMATS, verify_header
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
 from emit.library.library_file import MOST_BYTES
+from emit.library.networks import Networks
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
 from emit.timing.timed import TimedProgram

@@ -14,6 +14,7 @@ from emit.goal import Goal
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import goal_stated, state_goal
 from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
+from emit.library.networks import Networks
 from emit.library.selection.call import LibraryCall
 from emit.library.selection.selector import Selector
 from emit.targets import TARGETS
@@ -55,14 +56,14 @@ def entry_beside(path: str | Path) -> IndexEntry | None:
 def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
     """Return the topology of a file and its rank of each rank of the file, by the index of its folder or the one above.
 
-    If the topology has dead or slow parts, it is the healthy one, whose devices and nodes are the same. None if no
-    index names the file, `load` does not know the topology's name, or the topology has too few ranks.
+    For a topology with dead or slow parts that is not known it is the healthy one, whose devices and nodes are the
+    same. None if no index names the file, neither is known, or the topology has too few ranks.
     """
     entry = entry_beside(path)
     if entry is None:
         return None
     with suppress(InputError):
-        topology = load(re.split(" without | degraded ", entry.topology)[0])
+        topology = Networks().of(entry) or load(re.split(" without | degraded ", entry.topology)[0])
         return (topology, list(entry.communicator)) if max(entry.communicator) < topology.nranks else None
     return None
 

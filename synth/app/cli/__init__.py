@@ -158,6 +158,8 @@ COMMANDS = {
 class LazyGroup(StrictGroup):
     """A group that imports a command when it is called, and that takes torch's spellings of collectives too."""
 
+    inner_groups = ("library", "topo")
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands in the order of the help page."""
         return list(all_commands())

@@ -35,7 +35,10 @@ def target_option(auto: str) -> Option:
     """
     targets = ", ".join(f"{target.name} ({'; '.join(_about(target))})" for target in TARGETS.values())
     return click.option(
-        "--target", default="auto", metavar="NAME", help=f"Write files for this executor: {targets}; auto: {auto}."
+        "--target",
+        default="auto",
+        metavar="NAME",
+        help=f"Write files for this executor: {targets}; auto: {auto}. Default: auto.",
     )
 
 

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emit.library.selection.skewed_table import HEADER, HEADERS, table_bytes
-from synth.app.cli.options import declare, json_option, print_json
+from synth.app.cli.options import Option, declare, json_option, print_json
 from synth.app.cli.programs import check_ending, check_not_source, write_into, write_text
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
@@ -78,6 +79,14 @@ def _topo_list(as_json: bool) -> None:
     say_fitted(families, nodes)
 
 
+degrade_option: Option = click.option(
+    "--degrade",
+    multiple=True,
+    metavar="PART=RATE",
+    help="Slow this part down: link:0-1=50%, link:0-1=12.5GB/s, rank:3=25%, limit:NAME=50%; repeat.",
+)
+
+
 @topo.command("show")
 @click.argument("topology")
 @click.option(
@@ -87,8 +96,13 @@ def _topo_list(as_json: bool) -> None:
     "--levels", is_flag=True, help="Print the levels of the hierarchy instead, as synth place --levels takes them."
 )
 @click.option("-o", "--out", metavar="FILE", help="Write the form to this file. Default: stdout.")
+@click.option("--without", multiple=True, metavar="PART", help="Take this part out first: link:0-1, rank:17; repeat.")
+@degrade_option
 @json_option
-def _topo_show(topology: str, form: str, levels: bool, out: str | None, as_json: bool) -> None:
+def _topo_show(
+    topology: str, form: str, levels: bool, out: str | None, without: tuple[str, ...], degrade: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Print a topology in a form that --topo FILE takes: text, or a graph of networkx (without NICs).
 
     \b
@@ -101,11 +115,12 @@ def _topo_show(topology: str, form: str, levels: bool, out: str | None, as_json:
     if levels and form != "toml":
         raise InputError(f"--format {form}: --levels prints the hierarchy in words; leave one of them out")
     if levels:
-        _show_levels(load(topology), as_json)
+        _show_levels(apply_faults(load(topology), without, degrade), as_json)
         return
     if as_json and form != "toml":
         raise InputError(f"--json: does not go with --format {form}; leave one of them out")
     machine = load_machine(topology)
+    machine = replace(machine, topology=apply_faults(machine.topology, without, degrade))
     if as_json:
         print_json("topology", _described(machine.topology, _parts(machine.topology)))
         return
@@ -148,8 +163,9 @@ def _show_levels(topology: Topology, as_json: bool) -> None:
     metavar="PART",
     help="Check it without these parts: link:0-1, link:0>1, rank:17, switch:NAME; repeat.",
 )
+@degrade_option
 @json_option
-def _topo_check(name: str, without: tuple[str, ...], as_json: bool) -> None:
+def _topo_check(name: str, without: tuple[str, ...], degrade: tuple[str, ...], as_json: bool) -> None:
     """Check whether a topology can be used, and print its size; exit code 1: some ranks cannot reach others.
 
     \b
@@ -157,7 +173,7 @@ def _topo_check(name: str, without: tuple[str, ...], as_json: bool) -> None:
     synth topo check dgx1 --without link:1-2
     """
     healthy = load(name)
-    topology, dead = apply_faults(healthy, without, ()), dead_ranks(healthy, without)
+    topology, dead = apply_faults(healthy, without, degrade), dead_ranks(healthy, without)
     parts = [part for part in _parts(topology) if not set(part) <= set(dead)]
     facts = _described(topology, parts)
     code = 0 if facts["connected"] and topology.nranks > 1 else 1

@@ -170,7 +170,13 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
 
 
 class StrictGroup(click.Group):
-    """A group whose commands check their arguments, and that suggests similar names for an unknown command."""
+    """A group whose commands check their arguments, and that suggests similar names for an unknown command.
+
+    Attributes:
+        inner_groups: Names of its commands that are groups themselves, of which a command may be meant.
+    """
+
+    inner_groups: tuple[str, ...] = ()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the names of all commands with the whole first sentence of their help."""
@@ -187,7 +193,11 @@ class StrictGroup(click.Group):
         name = args[0] if args else ""
         is_known = not name or name.startswith("-") or self.get_command(ctx, name) is not None
         if not is_known and not ctx.resilient_parsing:
-            near = did_you_mean(name.lower(), self.list_commands(ctx))
+            inner = [(group, self.get_command(ctx, group)) for group in self.inner_groups]
+            own = [f"{group} {name}" for group, row in inner if isinstance(row, click.Group) and name in row.commands]
+            near = (
+                did_you_mean(name.lower(), self.list_commands(ctx)) if not own else f"did you mean {' or '.join(own)}?"
+            )
             hint = f"; {near}" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See {ctx.command_path} --help")
         resolved_name, command, remaining = super().resolve_command(ctx, args)

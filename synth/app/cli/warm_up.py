@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from synth.app.cli.progress import counting
+from synth.app.present.layout import say_fitted
 from synth.app.synthesis import synthesize
 from synth.model.collective import uneven
 from synth.model.compiled import compiling_all
@@ -54,8 +55,8 @@ def warm_up() -> None:
                 unfinished += 1
     seconds = f"{time.monotonic() - begun:.1f} s"
     if gave_up_waiting():
-        click.echo(f"some loops are not stored, as another process holds {folder}; run this again later   {seconds}")
+        say_fitted(f"some loops are not stored, as another process holds {folder}; run this again later   {seconds}")
     else:
-        click.echo(f"loops for large problems are compiled, in {folder}   {seconds}")
+        say_fitted(f"loops for large problems are compiled, in {folder}   {seconds}")
     if unfinished:
-        click.echo(f"{format_count(unfinished, 'question')} ran out of time; run this again when less else is running")
+        say_fitted(f"{format_count(unfinished, 'question')} ran out of time; run this again when less else is running")

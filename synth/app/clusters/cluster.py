@@ -250,7 +250,7 @@ def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
     try:
         return read()
     except InputError as error:
-        top.fail(key, str(error).lstrip(": ").removeprefix("collective: "))
+        top.fail(key, str(error).lstrip(": ").removeprefix("collective: ").removeprefix(f"{key}: "))
 
 
 def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:

@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 
 from emit.formats import restate_program
-from emit.library.checking.networks import Networks
 from emit.library.checking.schedules import costed_as_stated
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
 from emit.library.library_file import CHECKED_PER_S, network_digest
+from emit.library.networks import Networks
 from emit.library.saving.save import stem_of_problem
 from emit.library.saving.write import existing_entries, writing
 from emit.targets import TARGETS
@@ -205,6 +205,7 @@ class Placing:
                     "unfiled": list(merged.unfiled),
                 }
             library.write(self._record, self._text())
+            library.keep(self.plan.cluster.topology)
             # Keep the order of the plan, so that the index has the same bytes whatever was solved first.
             ordered = [entry for share in self.plan.shares for entry in entries.get(_place_of(share), ())]
             library.commit(ordered, indexed=True)

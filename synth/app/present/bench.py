@@ -40,7 +40,7 @@ class _BenchColumn:
 
 
 _COLUMNS = (
-    _BenchColumn("size", "(B)", 12, 0, "size_bytes"),
+    _BenchColumn("size", "(B)", 11, 0, "size_bytes"),
     _BenchColumn("count", "(elements)", 12, 4, "count"),
     _BenchColumn("type", "", 10, 5, "type"),
     _BenchColumn("redop", "", 7, 6, "redop"),
@@ -49,14 +49,14 @@ _COLUMNS = (
         column
         for form in _FORMS
         for column in (
-            _BenchColumn("time", "(us)", 11, 0, "time_us", form, 1),
-            _BenchColumn("algbw", "(GB/s)", 8, 2, "algbw_gbs", form, 2),
+            _BenchColumn("time", "(us)", 9, 0, "time_us", form, 1),
+            _BenchColumn("algbw", "(GB/s)", 8, 3, "algbw_gbs", form, 2),
             _BenchColumn("busbw", "(GB/s)", 8, 0, "busbw_gbs", form, 2),
-            _BenchColumn("#wrong", "", 8, 0, "wrong", form),
+            _BenchColumn("#wrong", "", 7, 0, "wrong", form),
         )
     ),
-    _BenchColumn("predicted", "(us)", 11, 1, "predicted_us", decimals=1),
-    _BenchColumn("bound", "(us)", 11, 3, "bound_us", decimals=1),
+    _BenchColumn("predicted", "(us)", 10, 1, "predicted_us", decimals=1),
+    _BenchColumn("bound", "(us)", 10, 2, "bound_us", decimals=1),
     _BenchColumn("algorithm", "", 60, 8, "algorithm"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import click
 
 from synth.model.text import format_table
 
+_UNIT = re.compile(r"(\d) ((?:s|ms|µs|B|KiB|MiB|GiB|GB/s|×)(?![\w/]))")
 LEAST_WIDTH = 80  # columns of a terminal; also the width of what is piped or written to a file
 
 
@@ -45,7 +47,7 @@ def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], lis
     """Return the lines of a table, the titles first, and the titles of the columns for which there is no room.
 
     Columns keep their order. They are taken by importance until one does not fit; it and those after it are left out.
-    Where those that are always shown do not fit, columns have their short cells.
+    Where those that are always shown do not fit, columns have their short cells, and so has one that fits only so.
 
     Args:
         columns: The columns from left to right, all with equally many cells.
@@ -57,6 +59,10 @@ def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], lis
         return fitted([replace(column, cells=column.short or column.cells, short=()) for column in columns], width)
     for column in sorted((c for c in columns if c.importance), key=lambda c: c.importance):
         wider = [c for c in columns if c in shown or c is column]
+        if width is not None and len(max(_lines(wider), key=len)) > width and column.short:
+            brief = replace(column, cells=column.short, short=())
+            columns = [brief if c is column else c for c in columns]
+            wider = [brief if c is column else c for c in wider]
         if width is not None and len(max(_lines(wider), key=len)) > width:
             break
         shown = wider
@@ -72,6 +78,8 @@ def _lines(columns: Sequence[Column]) -> list[str]:
 def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list[str]:
     """Return texts as lines of at most `width` characters; words that are longer, such as paths, stay whole.
 
+    A number stays with its unit.
+
     A text keeps the blanks with which it begins.
 
     Args:
@@ -81,13 +89,14 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
     """
     if width is None:
         return list(texts)
+    texts = [_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text) for text in texts]
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for text in texts:
         words = text.lstrip()
         wrapper.initial_indent = text[: len(text) - len(words)]  # As blanks of the text, a long word would drop them.
         lines += wrapper.wrap(words) or [""]
-    return lines
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:

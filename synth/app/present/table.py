@@ -8,11 +8,13 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from synth.app.present.layout import Column, fitted, wrapped
+from synth.baselines.nccl.communicator import UNSAID
 from synth.bounds.prove import OPTIMAL
 from synth.model.sizes import parse_size
 from synth.model.text import (
     BRACKETS,
     FITTED,
+    RANGES,
     format_comparison,
     format_count,
     format_gap,
@@ -23,10 +25,12 @@ from synth.model.text import (
     format_table,
     format_time,
 )
+from synth.search.result import LEFT_OUT
 from synth.search.statement import is_below_bound
 
 _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
+_ROUNDED_FROM = 1024  # bytes from which sizes are rounded
 _SAME_TIME = 1.005  # ratio up to which both forms of a call take as long
 _FILES = {"file": "file", "schedule": "schedule", "proof_file": "proof"}
 
@@ -183,7 +187,10 @@ def _is_same(row: dict[str, Any], other_row: dict[str, Any]) -> bool:
 
     Times at different sizes are not the same.
     """
-    ranges = (format_served(form_row["min_bytes"], form_row["max_bytes"]) for form_row in (row, other_row))
+    ranges = (
+        tuple(None if form_row[end] is None else format_size(form_row[end]) for end in ("min_bytes", "max_bytes"))
+        for form_row in (row, other_row)
+    )
     if len({*ranges}) > 1 or any(row[key] != other_row[key] for key in ("shown_bytes", "refused")):
         return False
     times_us = row["time_us"], other_row["time_us"]
@@ -286,7 +293,11 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     compared += [] if row["vs_healthy"] is None else [f"slowdown {_slowdown(row, '{ratio} ({low}–{high})')}"]
     for name, choice in _choices(row).items():
         source = f"; {format_time(choice['source_us'])} by its own cost model" if choice["source_us"] else ""
-        compared.append(f"vs {name} {format_comparison(choice, name)} ({format_time(choice['time_us'])}{source})")
+        at_size = {key: value for key, value in choice.items() if key != "vs_range"}
+        over = format_comparison(choice, name) if "vs_range" in choice else ""
+        over = f", {over} over the row's sizes" if over.endswith(" ×") and "–" in over else ""
+        time = f"{format_time(choice['time_us'])}{source}"
+        compared.append(f"vs {name} {format_comparison(at_size, name)} ({time}){over}")
     parts += [", ".join(compared)] if compared else []
     parts += [f"{kind}: {row[key]}" for key, kind in _FILES.items() if row.get(key)]
     title = format_served(row["min_bytes"], row["max_bytes"]) + form
@@ -314,7 +325,7 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
         size = format_short_size(outlook["bytes"])
         of_all = "" if outlook["one_size"] else " of all sizes"
         # The last size before a power of two is written as that, which may be another algorithm's.
-        is_end = outlook["bytes"] & (outlook["bytes"] + 1) == 0
+        is_end = outlook["bytes"] >= _ROUNDED_FROM and outlook["bytes"] & (outlook["bytes"] + 1) == 0
         largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} {'just below' if is_end else 'at'} {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
             is_exact = "." not in size and parse_size(size, "size") == outlook["bytes"]
@@ -396,11 +407,14 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str], has_brackets: 
                     format_short_size(row["shown_bytes"])
                 )
         if not sizes_of_choice:
+            if library["own_clock"] and any(why in library["not_modelled"] for why in (UNSAID, LEFT_OUT)):
+                lines.append(f"no vs {name}: {library['not_modelled']}")
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "its own cost model" if library["own_clock"] else "the model of the times above"
         if any(_choices(row).get(name, {}).get("vs_low") for row in document["algorithms"]):
-            source = FITTED + BRACKETS * has_brackets
+            has_ranges = any(_compared(row, name).endswith(" ×") for row in document["algorithms"])
+            source = FITTED + BRACKETS * has_brackets + RANGES * has_ranges
         lines.append(f"vs {name}: what {name} {library['version']} would run ({choices}), timed by {source}")
     return lines
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -300,7 +300,7 @@ def _heat_map(
     for question in shown_questions[:MOST_ROWS]:
         target_entries = entries_of[question]
         more = len({group for entry in target_entries for group in entry.isomorphic_groups})
-        group_text = escape(question.group_text) + (f" <small>+{more}</small>" if more else "")
+        group_text = escape(_told_apart(question, questions)) + (f" <small>+{more}</small>" if more else "")
         group_text = _linked(group_text, links.get(question))
         first = "" if question.collective == last_collective else escape(question.collective)
         last_collective = question.collective
@@ -356,7 +356,7 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Map
     rows = [
         (
             escape(question.collective),
-            escape(question.group_text),
+            escape(_told_apart(question, questions)),
             escape(entry.target),
             escape(format_served(entry.min_bytes, entry.max_bytes)),
             format_gap(gap),
@@ -368,6 +368,11 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Map
         for (gap, size, time_us, bound), question, entry in rated[:WORST]
     ]
     return html_table(heads, rows)
+
+
+def _told_apart(question: LibraryQuestion, questions: Iterable[LibraryQuestion]) -> str:
+    """Return the group of a question, and its topology where the questions have more than one, as one with a fault."""
+    return question.group_text + (f", on {question.topology}" if len({q.topology for q in questions}) > 1 else "")
 
 
 def _linked(words: str, page: str | None) -> str:

@@ -17,7 +17,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from emit.library.checking.networks import Networks
+from emit.library.networks import Networks
 from synth.app.report.item import Item, Points
 from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item

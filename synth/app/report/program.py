@@ -17,9 +17,9 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import Format, format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
-from emit.library.checking.networks import Networks
 from emit.library.checking.schedules import costed_as_stated
 from emit.library.entry import IndexEntry
+from emit.library.networks import Networks
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
@@ -269,11 +269,18 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming, counts: l
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
         facts.append(("Gap (time / bound)", format_gap(timing.gap), how))
-    facts += [*counts, ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop")]
+    facts += [
+        *counts,
+        (
+            "Chunks",
+            str(program.nchunks_per_loop),
+            "of the program, in a buffer; a schedule's chunks may be cut into several",
+        ),
+    ]
     if view["network"] is not None:
         if view["unit"] == "steps":
             facts.append(("Longest chain", format_count(round(view["span"]), "instruction"), "one after another"))
-        facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
+        facts.append(("Transmissions", format_number(view["sends"]["total"]), "of the program's chunks"))
     return facts
 
 

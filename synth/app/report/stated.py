@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, is_figure, vs_library
+from emit.library.networks import Networks
 from synth.app.report.item import EXPONENTS, ItemTiming, Points
 from synth.baselines.vendors import LIBRARIES
 from topologies.errors import InputError, NotModelled
@@ -31,10 +32,10 @@ def vendor_curves(entry: IndexEntry) -> dict[str, Points]:
     """Return the times of each vendor library with which an entry's row is compared, as points (bytes, µs) by its name.
 
     Left out are libraries that the row does not name or that have no cost model of their own, and everything on a
-    network that this package does not know by its name.
+    network that neither this package knows by its name nor the library keeps.
     """
     curves = {
-        name: _curve(name, entry.topology, entry.communicator, entry.collective)
+        name: _curve(name, entry.topology, entry.folder, entry.communicator, entry.collective)
         for name in LIBRARIES
         if vs_library(entry.row, name) is not None
     }
@@ -42,13 +43,13 @@ def vendor_curves(entry: IndexEntry) -> dict[str, Points]:
 
 
 @lru_cache(maxsize=64)
-def _curve(library: str, topology: str, ranks: tuple[int, ...], collective: str) -> Points:
+def _curve(library: str, topology: str, folder: Path, ranks: tuple[int, ...], collective: str) -> Points:
     """Return a library's times in its own model as points (bytes, µs) from 1 KiB to 1 GiB; results are cached.
 
     It is empty for an unknown topology, a rank that it lacks, a library without a model of its own, or a collective
     that the model does not cover. The points end before the first size that the model does not cover.
     """
-    network, points = Networks().named(topology), list[tuple[float, float]]()
+    network, points = Networks().named(topology, folder), list[tuple[float, float]]()
     if network is None or max(ranks) >= network.nranks or not LIBRARIES[library].own_clock:
         return ()
     with suppress(InputError, NotModelled):

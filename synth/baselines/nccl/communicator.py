@@ -15,6 +15,7 @@ from topologies.topology import Topology
 
 _OTHER, _NVLINK, _PCIE, _NETWORK = (KINDS.index(kind) for kind in ("other", "nvlink", "pcie", "network"))
 
+UNSAID = "does not say whether"  # what a NotModelled says of a topology that lacks kinds of links
 _MOST_UNSWITCHED = 128  # most GPUs of a node without NVLink switches for a search of rings
 
 
@@ -179,7 +180,7 @@ class _Links:
         if (self.kind[inner] == _OTHER).any():
             bad = inner[self.kind[inner] == _OTHER][0]
             ends = f"{self.topology.vertex_name(self.src[bad])}→{self.topology.vertex_name(self.dst[bad])}"
-            raise NotModelled(f"{self.topology.name} does not say whether link {ends} is NVLink or PCIe")
+            raise NotModelled(f"{self.topology.name} {UNSAID} link {ends} is NVLink or PCIe (kind of its [[links]])")
         fast = inner[self.kind[inner] == _NVLINK]
         gbs = self.topology.bandwidth_gbs[fast] * self.nvlink
         up = np.bincount(self.src[fast], weights=gbs * (self.dst[fast] >= n), minlength=n)[members]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emit.library.checking.check import check_library
-from emit.library.checking.report import LibraryReport
+from emit.library.checking.report import LibraryReport, is_harmless
 from emit.library.entry import INDEX
 from emit.library.index import index_text, load_index
 from emit.library.programs import Programs
@@ -203,3 +203,10 @@ def test_a_group_on_slower_links_is_not_isomorphic(tmp_path: Path) -> None:
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[0, 8]]) for row in rows])
     assert any("for group 0,8" in message for _, message in checked(tmp_path).wrong)
+
+
+def test_what_is_only_stated_beside_proved_figures_is_harmless() -> None:
+    assert is_harmless("steps, rounds, chunks, sends, engine")
+    assert is_harmless("vs_baseline")
+    assert not is_harmless("bound_us, gap")
+    assert not is_harmless("vs_baseline, time_us")

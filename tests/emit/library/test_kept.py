@@ -116,7 +116,7 @@ def test_rows_show_the_files_that_stay_where_an_answer_has_none(tmp_path: Path, 
     before = files(tmp_path)
     saved = save(answer("none", "baseline"), tmp_path, target, until=0.0)
     assert {name for name in files(tmp_path) if "schedules" not in name} == before.keys()
-    assert bool(saved.refused)
+    assert bool(saved.refused) == any(row["refused"] for row in saved.rows) == (size is not None)
     reason = saved.refused.rpartition("; try")[0]  # The budgets that would be enough differ.
     assert all(row["refused"].startswith(reason) for row in saved.rows if row["refused"])
     assert all(row["kept"] != bool(row["refused"]) for row in saved.rows)
@@ -413,3 +413,22 @@ def test_a_kept_file_for_other_sizes_states_its_curve_at_every_power_of_two(tmp_
     entries = load_index(tmp_path)
     assert len({entry.file for entry in entries if entry.inplace}) > 1
     assert all(len(entry.curve) > 10 for entry in entries if entry.min_bytes != entry.max_bytes)
+
+
+def test_a_pinned_size_is_answered_at_that_size_by_the_file_that_stays(tmp_path: Path) -> None:
+    target, size = TargetSettings("mscclpp"), 3 << 16
+    save(answer("mscclpp", "route"), tmp_path, target)
+    saved = save(answer("mscclpp", "route", size=size), tmp_path, target)
+    kept_rows = [row for row in saved.rows if row["kept"]]
+    assert [row["shown_bytes"] for row in saved.rows] == [size]
+    assert [row["worst"]["bytes"] for row in kept_rows] == [size] * len(kept_rows)
+    assert len(saved.kept_paths) >= len(kept_rows)
+    assert all(path.is_file() for path in saved.kept_paths)
+
+
+@pytest.mark.parametrize(("size", "is_made"), [(5, False), (1 << 16, True)])
+def test_a_size_that_no_call_of_a_file_has_gets_none(tmp_path: Path, size: int, is_made: bool) -> None:
+    result = synthesize("allreduce", "ring:4", size=size, engine="route", target="executor-nccl").result
+    saved = save(result, tmp_path, TargetSettings("executor-nccl"))
+    assert (saved.index is not None) == is_made
+    assert ("5 bytes are no multiple of" in saved.rows[0]["refused"]) != is_made

@@ -16,6 +16,7 @@ from synth.baselines.nccl.model import LibraryChoice
 from synth.search.result import SearchResult
 from synth.search.settings import TargetSettings
 from synth.search.statement import row
+from tests.synth.search.test_pool import Slower
 from topologies.errors import NotModelled
 
 FROM, TO = 64 << 10, 1 << 20  # The library is faster from FROM to TO, without TO.
@@ -72,6 +73,17 @@ def test_the_end_of_a_range_counts(monkeypatch: pytest.MonkeyPatch, found: Searc
     let_nccl_win(monkeypatch, short, start=TO * 3 // 4)
     left = [part for part in leave_to_libraries(short, ["NCCL"]).ranges if part.library]
     assert [(part.low, part.high) for part in left] == [(TO * 3 // 4, TO - 1)]
+
+
+def test_the_reason_names_a_faster_schedule_that_has_no_file(
+    monkeypatch: pytest.MonkeyPatch, found: SearchResult
+) -> None:
+    lacking = found.ranges[-1].without_program("the budget ended before it was ready")
+    slower = [replace(offer, execution=Slower(offer.algorithm, 20.0)) for offer in found.ranges]
+    result = replace(found, ranges=slower, refused=[lacking])
+    let_nccl_win(monkeypatch, result)
+    reasons = [offer.refused for offer in leave_to_libraries(result, ["NCCL"]).ranges if offer.library]
+    assert any("has no file: the budget ended before it was ready" in reason for reason in reasons)
 
 
 def test_a_left_range_has_no_file_and_its_row_names_the_library(

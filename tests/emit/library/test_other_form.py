@@ -61,10 +61,11 @@ def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: p
     before = load_index(tmp_path)
     monkeypatch.setattr("emit.library.run_by._AT_ONCE", 0)
     saved = save(replace(result, stop_reason="interrupted"), tmp_path, TargetSettings("executor-nccl"))
-    assert any("interrupted before it was lowered" in remark for remark in saved.remarks)
+    assert not any("no file" in remark for remark in saved.remarks)  # The library's own file serves these calls.
     assert load_index(tmp_path) == before
     saved_alone = save(replace(result, stop_reason="interrupted"), tmp_path / "alone", TargetSettings("executor-nccl"))
     assert saved_alone.index is not None
+    assert any("interrupted before it was lowered" in remark for remark in saved_alone.remarks)
     assert {entry.inplace for entry in load_index(tmp_path / "alone")} == {before[0].inplace}
 
 

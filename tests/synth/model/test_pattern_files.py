@@ -253,7 +253,7 @@ def test_size_matrices(tmp_path: Path, text: str) -> None:
 
 def test_suffixes_in_a_matrix(tmp_path: Path) -> None:
     path = tmp_path / "sizes.csv"
-    path.write_text("0,64K,1M\n1G,0,1KiB\n2mb,7,0\n")
+    path.write_text("0,64K,1M\n1G,0,1KiB\n2mB,7,0\n")
     assert read_sizes(path).tolist() == [[0, 65536, 2**20], [2**30, 0, 1024], [2**21, 7, 0]]
 
 

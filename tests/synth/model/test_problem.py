@@ -29,7 +29,7 @@ ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(
 @pytest.mark.parametrize(
     ("ask", "fragments"),
     [
-        (lambda: make_problem(LINE, "allreduce", [0, 5]), ["group", "rank 5", "0..4"]),
+        (lambda: make_problem(LINE, "allreduce", [0, 5]), ["group", "rank 5", "0 to 4"]),
         (lambda: make_problem(LINE, "allreduce", [0, -1]), ["group", "rank -1"]),
         (lambda: make_problem(LINE, "allreduce", [0, 1, 0]), ["group", "rank 0", "twice"]),
         (lambda: make_problem(LINE, "allreduce", [3]), ["group", "1 rank", "at least 2"]),

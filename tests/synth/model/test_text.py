@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from synth.model.numbers import format_seconds, parse_seconds
 from synth.model.problem import parse_ranks
-from synth.model.text import format_gap, format_spans, format_time
+from synth.model.text import format_gap, format_served, format_spans, format_time
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,23 @@ def test_a_proposed_time_is_enough_and_can_be_typed(seconds: float) -> None:
 def test_spans_of_many_parts_are_cut() -> None:
     assert format_spans(range(0, 20, 2)) == "0,2,4,6,8,…,18"
     assert format_spans([0, 1, 4, 5, 6, 3]) == "0,1,4-6,3"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0, None, "all sizes"), (5, 5, "5 B"), (0, 4, "up to 4 B"), (6, 14719, "6 B to 14.4 KiB"),
+        (0, 1 << 18, "up to 256 KiB"), (0, (1 << 18) - 1, "below 256 KiB"), (1 << 18, None, "from 256 KiB"),
+        ((1 << 18) + 1, None, "over 256 KiB"), (1 << 10, (1 << 20) - 1, "1 KiB to <1 MiB"),
+        ((1 << 18) + 1, 1 << 31, ">256 KiB to 2 GiB"), (37376, 1 << 20, "36.5 KiB to 1 MiB"),
+    ],
+)  # fmt: skip
+def test_ranges_say_which_ends_they_serve(low: int, high: int | None, text: str) -> None:
+    assert format_served(low, high) == text
+
+
+def test_neighbouring_ranges_name_one_end_and_only_one_of_them_serves_it() -> None:
+    for size in [*range(1 << 10, 1 << 11), *((1 << e) + d for e in range(11, 40) for d in (-1, 0, 1))]:
+        lower, upper = format_served(0, size), format_served(size + 1, None)
+        assert lower.split()[-2:] == upper.split()[-2:] or not upper.startswith("over")
+        assert (lower.startswith("below"), upper.startswith("over")) != (True, True)

@@ -9,12 +9,14 @@ import pytest
 
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
+from synth.app.synthesis import synthesize
 from synth.baselines import baseline
+from synth.baselines.nccl.model import LibraryChoice
 from synth.bounds.prove import prove
 from synth.model.problem import LARGEST, SMALLEST, make_problem
 from synth.search.offer import Offer
 from synth.search.result import SearchResult
-from synth.search.statement import compare, row
+from synth.search.statement import compare, row, statement
 from synth.verify.algorithm import Algorithm
 from tests.synth.search.test_pool import Slower
 from topologies.faults.apply import apply_faults
@@ -118,3 +120,22 @@ def test_a_lost_rank_is_compared_with_all_ranks_unless_a_group_is_named(
     assert question.problem.group == (0, 1, 3)
     assert question.healthy is not None
     assert question.healthy.group == ranks
+
+
+def test_ranges_of_comparisons_hold_each_size_of_the_row() -> None:
+    result = synthesize("allreduce", "dgx-a100", [0, 2], engine="route", budget=2).result
+    compared = 0
+    for own in statement(result)["algorithms"]:
+        for name, choice in own["libraries"].items():
+            if "vs_range" not in choice:
+                continue
+            least, most = choice["vs_range"]
+            last = own["max_bytes"] or 1 << 62
+            for size, time_us, _ in own["curve"]:
+                if own["min_bytes"] <= size <= last:
+                    library = result.library(name, size)
+                    assert isinstance(library, LibraryChoice)
+                    assert least <= library.time_us / time_us * (1 + 1e-9)
+                    assert library.time_us / time_us <= most * (1 + 1e-9)
+                    compared += 1
+    assert compared

@@ -274,3 +274,21 @@ def test_a_fault_is_parsed() -> None:
     fault = parse_fault(" link:0>1 = 12.5 GB/s ", "--degrade")
     assert (fault.kind, fault.where, fault.percent, fault.gbs) == ("link", "0>1", None, 12.5)
     assert parse_fault("rank:3=.5%", "--degrade").percent == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rate", "gbs"),
+    [
+        ("16GB/s", 16), ("16GBps", 16), ("16Gbps", 2), ("16 Gbit/s", 2), ("16Gb/s", 2), ("500Mbps", 0.0625),
+        (".5GB/s", 0.5),
+    ],
+)  # fmt: skip
+def test_what_is_left_of_a_link_may_be_in_bytes_or_bits(rate: str, gbs: float) -> None:
+    assert parse_fault(f"link:0-1={rate}", "--degrade").gbs == gbs
+    assert apply_faults(load("ring:4"), [], [f"link:0-1={rate}"]).bandwidth_gbs.min() == gbs
+
+
+@pytest.mark.parametrize("rate", ["16gbps", "16gb/s", "16GBPS", "16G", "16", "1e3GB/s", "16GBs"])
+def test_rates_whose_unit_is_not_clear_are_refused(rate: str) -> None:
+    with pytest.raises(InputError, match=r"must be =50%, =12\.5GB/s or =100Gbps \(bits\)"):
+        parse_fault(f"link:0-1={rate}", "--degrade")

@@ -24,6 +24,7 @@ from topologies.errors import InputError
 from topologies.importers.rates import SMS
 from topologies.importers.simulators.switched import machine_of_switches
 from topologies.text.counts import format_count
+from topologies.text.rates import GBS_OF_UNIT
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
 _HEAD = re.compile(r"\s*[0-9]+(?:[ \t]+[0-9]+){4}[ \t]+[A-Za-z][A-Za-z0-9_-]*[ \t]*(?:\n|$)")
@@ -32,10 +33,7 @@ _LINK = re.compile(r"^[ \t]*[0-9]+[ \t]+[0-9]+[ \t]+[0-9.]+[kKMG]?i?(?:bps|b/s|B
 _INTEGER = re.compile(r"[0-9]{1,9}")
 _FIGURE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})([A-Za-z/]*)")
 # ns-3's units. A rate without a unit is in bits per second, a time without a unit in seconds.
-_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_BITS = {f"{prefix}{unit}": factor for prefix, factor in _PREFIXES.items() for unit in ("bps", "b/s")} | {"": 1}
-_BYTES = {f"{prefix}{unit}": factor for prefix, factor in _PREFIXES.items() for unit in ("Bps", "B/s")}
-_GBS = {unit: bits / 8e9 for unit, bits in _BITS.items()} | {unit: size / 1e9 for unit, size in _BYTES.items()}
+_GBS = GBS_OF_UNIT | {"": 1 / 8e9}
 _US = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3, "ps": 1e-6, "fs": 1e-9}
 _CAPABILITIES = {"A100": 80, "A800": 80, "H100": 90, "H800": 90}  # The types of GPUs that SimAI knows.
 _RIGHT = "a topology of SimAI or ns-3: counts, the switches' numbers, then lines such as 0 8 400Gbps 0.0005ms 0"

@@ -16,12 +16,14 @@ import click
 
 from emit.compiler.lower import forms
 from emit.library.entry import SCHEDULES, IndexEntry
+from emit.library.library_file import CHECKED_PER_S
 from emit.library.programs import executor_for
 from emit.library.saving.save import Saved, folder_of_problem, save, save_first
 from emit.library.saving.write import existing_entries
 from emit.targets import TARGETS, right_target
 from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
+from synth.app.cli.asking.known_healthy import known_answer, known_times
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.progress import joined, seldom_logger
@@ -51,6 +53,7 @@ from topologies.errors import InputError
 from topologies.text.files import check_below
 
 USUAL_FOLDER = Path("out")  # for the files of a command without --out
+_LEAST_DIVIDED_S = 2.0  # least budget in seconds of which a part is kept for checking existing files
 _STOPPING_S = 0.6  # time for writing files after Ctrl-C
 
 
@@ -84,6 +87,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     keep, first, entries = None, SearchResult(problem), list[IndexEntry]()
     if cache.folder is not None:
         key = answer_key(question, command.proof)
+        if cache.has(key):
+            progress("checking the cache's answer and its files", None)
         try:
             cached = take_answer(cache, key, folder, question)
         except InputError as error:
@@ -93,13 +98,34 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         if cached is not None:
             return partial(report, cached.result, cached_answer=cached)
         keep = partial(keep_answer, cache, key, question.options.budget_s)
-    if entries_of_question(existing_entries(folder), question):
+    if existing := entries_of_question(existing_entries(folder), question):
         keep = None  # What is written then is not the answer of this search only.
+        question = _with_time_for(existing, question)
     else:
         first, entries, progress = _write_first(command, folder, question, progress)
-    result = find_answer(question, workers, progress)
+    result = find_answer(question, workers, progress, known_answer(cache, question))
+    result.healthy_times = known_times([folder, *([] if command.out else [USUAL_FOLDER])], question)
     add_first(result, first, question.options.size)
     return partial(report, result, first=entries, keep=keep)
+
+
+def _with_time_for(existing: Iterable[IndexEntry], question: Question) -> Question:
+    """Return a question whose budget leaves time to check and time the files that a library has for it.
+
+    They take at most half of the budget, and nothing of one below two seconds, which the search needs.
+
+    Args:
+        existing: The library's entries for the question.
+        question: The question.
+    """
+    options = question.options
+    sizes = [path.stat().st_size for path in {entry.path for entry in existing} if path.is_file()]
+    if options.budget_s < _LEAST_DIVIDED_S:
+        return question
+    left_s = max(options.budget_s / 2, options.budget_s - sum(sizes) / CHECKED_PER_S)
+    return dataclasses.replace(
+        question, options=dataclasses.replace(options, budget_s=left_s, stated_s=options.budget_s)
+    )
 
 
 def _write_first(
@@ -408,6 +434,8 @@ def _late_in_other_form(written: Saved) -> list[str]:
     """
     if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
         return []
+    if written.other_form.rows and written.other_form.rows[-1]["kept"]:  # The library's own file serves them.
+        return []
     own, other_offer = (form.result.ranges[-1] for form in (written, written.other_form))
     late = next((o for o in written.other_form.result.refused if o.algorithm is own.algorithm and o.refused), None)
     if late is None or other_offer.algorithm is own.algorithm:
@@ -446,6 +474,9 @@ def _closing(
     kept = [f"of {format_seconds(budget_s)}, {unused_s:.1f} s were kept for files"] if budget_s and unused_s > 1 else []
     lines = [", ".join(["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)]), *kept])]
     lines += path_lines(written.paths, width)
+    kept_paths = [] if written.index is None else written.kept_paths
+    if kept_paths:
+        lines += ["kept, since the new ones are no faster there:", *path_lines(kept_paths, width)]
     lines += _late_in_other_form(written)
     if written.padding:
         lines.append(f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer")

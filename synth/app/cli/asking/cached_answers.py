@@ -203,6 +203,30 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
         raise InputError(f"{origin} is not believed ({why}); it is removed, and the question is searched") from None
 
 
+def take_any_answer(cache: Cache, key: str, user_question: Question) -> SearchResult | None:
+    """Return the answer that is kept under a key, after its check, however its search ended; None if there is none.
+
+    It has the programs of the usual form of calls.
+
+    Args:
+        cache: The cache.
+        key: Key of the answer.
+        user_question: The question that it answers.
+
+    Raises:
+        InputError: The kept answer is not right. It is removed from the cache.
+    """
+    data, origin = cache.get(key), "the cache's answer"
+    if data is None:
+        return None
+    try:
+        about, files = unpack(data, origin)
+        return _restore(Fields(about, "", origin), files, user_question, most_forms=1).result
+    except HOSTILE as error:
+        cache.remove(key)
+        raise InputError(f"{origin} is not believed ({error}); it is removed") from None
+
+
 def _ranges_and_files(form: Saved) -> list[tuple[Offer, LibraryFile | None]]:
     """Return each range of an answer with the file that was written for it, or None if none was written."""
     return list(zip(form.result.ranges, form.new_files, strict=True))
@@ -228,13 +252,14 @@ def _state_range(served: Offer, file: LibraryFile | None, number_of: Mapping[int
     }
 
 
-def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question) -> CachedAnswer:
+def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question, most_forms: int = 2) -> CachedAnswer:
     """Return the answer that a bundle holds, with each part of it checked.
 
     Args:
         about: The bundle's object.
         files: Bytes of the bundle's files by name.
         user_question: The question that the bundle must answer.
+        most_forms: Number of forms of calls that are restored, the usual one first.
 
     Raises:
         InputError: A part is wrong; other errors of `HOSTILE` are possible too.
@@ -269,7 +294,7 @@ def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question)
                 about,
                 programs.other_form() if programs and number else programs,
             )
-            for number, rows in enumerate(forms)
+            for number, rows in enumerate(forms[:most_forms])
         ]
     # A proof has the decisive witness first; the bound has the witnesses in the order of the search.
     decisive_witness, *witnesses = proof.witnesses

@@ -23,8 +23,8 @@ _USUAL = {
     },
     "Search": {
         "engine": "Only this engine (synth engines). Default: auto, all.",
-        "compare": "One row for each of these engines, and no files.",
-        "budget": "Time for the search. Default: 30s.",
+        "compare": "A row for each of these engines and libraries.",
+        "budget": "Time of the command. Default: 30s.",
         "cache": "Folder of known answers, or none. Default: the user's.",
     },
     "Files": {

@@ -72,8 +72,8 @@ _question = declare(
     click.option(
         "--degrade",
         multiple=True,
-        metavar="PART=%",
-        help="Plan with slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%; repeat.",
+        metavar="PART=RATE",
+        help="Plan with slow parts: link:0-1=50%, link:0-1=12.5GB/s, rank:3=25%, limit:NAME=50%; repeat.",
     ),
     click.option(
         "--switch-ops/--no-switch-ops",

@@ -64,7 +64,9 @@ _LONGEST_NAME = 63  # characters of a plan's name
     "--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Use this protocol. Default: the file's."
 )
 @click.option("--topo", metavar="T", help="Convert for this topology: a plan uses port channels between nodes.")
-@click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
+@click.option(
+    "--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: the first ranks in order."
+)
 @click.option("--nodes", metavar="N,N,…", help="Set the node of each rank, instead of --topo. Default: one node.")
 @click.option(
     "--inplace/--outofplace",

@@ -13,6 +13,7 @@ from emit.compiler.unlimited import lower_unlimited
 from emit.formats import FORMATS, format_of
 from emit.goal import Goal
 from emit.library.entry import IndexEntry
+from emit.library.networks import Networks
 from emit.library.overlay import load_library
 from emit.library.selection.lookup import entry_beside
 from emit.library.selection.selector import entries_of
@@ -25,7 +26,6 @@ from synth.model.registry import parse_name
 from synth.model.text import format_spans
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
-from topologies.load import load
 from topologies.text.files import origin_of
 from topologies.topology import Topology
 
@@ -70,7 +70,7 @@ class Chosen:
             return None
         with suppress(InputError):
             if self.entry.schedule is None:
-                return load(self.entry.topology)
+                return Networks().of(self.entry)
             return load_schedule(self.entry.folder / self.entry.schedule).problem.topology
         return None
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import click
 
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
+from emit.library.networks import Networks
 from synth.app.cli.programs import check_ending, write_text
 from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import at_asked_sizes

@@ -9,13 +9,14 @@ import click
 
 from emit.findings import Verdict
 from emit.formats import format_of
+from emit.library.networks import Networks
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
-from synth.app.cli.options import costs_option, json_option, print_json, topo_option
+from synth.app.cli.options import costs_option, json_option, print_json
 from synth.app.cli.programs import (
     as_executors_see,
     check_ending,
@@ -29,7 +30,7 @@ from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
-from synth.model.text import format_count, format_gap, format_size, format_table, format_time
+from synth.model.text import format_count, format_gap, format_served, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
 from topologies.text.files import origin_of
@@ -39,11 +40,11 @@ _MANY = 16  # ranks that are listed
 
 @click.command("simulate")
 @click.argument("file", type=PLAN_SOURCE)
-@topo_option
+@click.option("--topo", metavar="T", help="Use this topology. Default: that of the library's index beside the file.")
 @click.option(
     "--group",
     metavar="RANKS",
-    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or 0, 1, …",
+    help="Run the file's ranks on these ranks, as 0,2,4-7. Default: those of the index beside it, or the first.",
 )
 @click.option(
     "--sizes",
@@ -59,7 +60,14 @@ _MANY = 16  # ranks that are listed
 @costs_option
 @json_option
 def simulate(
-    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, costs: str, as_json: bool
+    file: str,
+    topo: str | None,
+    group: str | None,
+    sizes: str,
+    depth: int | None,
+    trace: str | None,
+    costs: str,
+    as_json: bool,
 ) -> None:
     """Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.
 
@@ -76,9 +84,15 @@ def simulate(
         check_not_source(trace, file)
         if len(swept_sizes) != 1:
             raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
-    topology = apply_costs(load(topo), costs)
-    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
+    beside = Networks().of(entry) if topo is None and entry is not None else None
+    if topo is None and beside is None:
+        format_of(file)  # A missing file is refused as such.
+        raise InputError(
+            "--topo: is missing, and no index beside the file names a known network; give it, as --topo dgx-a100"
+        )
+    topology = apply_costs(beside or load(str(topo)), costs)
+    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
     program, _, verdict = read_program(file, depth, needs_steps=False)
@@ -194,9 +208,8 @@ def _lines(document: dict[str, Any]) -> list[str]:
     counts = [format_count(document[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
     lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"]), *_proofs(document["sizes"])]
     if not all(row["served"] for row in document["sizes"]):
-        least, most = document["min_bytes"], document["max_bytes"]
-        upper = "" if most is None else f" to {format_size(most)}"
-        lines += ["", f"* outside the sizes that the file is for: from {format_size(least)}{upper}"]
+        served = format_served(document["min_bytes"], document["max_bytes"])
+        lines += ["", f"* outside the sizes that the file is for: {served}"]
     if "trace" in document:
         lines += ["", f"trace → {document['trace']}"]
     return lines
@@ -218,8 +231,8 @@ def _heading(document: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of sizes, the titles first; `*` marks sizes that the file does not serve."""
-    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
-    table = [
+    titles: tuple[str, ...] = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
+    table: list[tuple[str, ...]] = [
         (
             format_size(row["bytes"]) + ("" if row["served"] else " *"),
             format_time(row["time_us"]),
@@ -230,6 +243,8 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
+    if all(row["bound_us"] is None for row in rows):  # Nothing says what a custom program must do.
+        titles, table = titles[:-2], [cells[:-2] for cells in table]
     return format_table([titles, *table], (0,))
 
 

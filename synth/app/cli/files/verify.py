@@ -22,7 +22,9 @@ from topologies.text.fields import shown
 @click.argument("file", type=PLAN_SOURCE)
 @click.option("--depth", type=int, metavar="N", help="Use N FIFO slots. Default: the protocol's.")
 @click.option("--topo", metavar="T", help="Check for this topology. Default: that of the index beside it.")
-@click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
+@click.option(
+    "--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: the first ranks in order."
+)
 @click.option(
     "--target",
     metavar="NAME",

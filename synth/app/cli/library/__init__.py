@@ -34,7 +34,7 @@ def library() -> None:
 @click.option("--collective", metavar="NAME", help="Load only this collective's files, if the executor takes a list.")
 @json_option
 def _library_env(folder: str, target: str | None, collective: str | None, as_json: bool) -> None:
-    """Print the variables that make executors load a library, for a POSIX shell: eval "$(…)".
+    """Print the variables that make executors load a library, for a POSIX shell: eval "$(synth library env DIR)".
 
     All other text is in comments.
 

@@ -12,6 +12,7 @@ import click
 from emit.library.entry import INDEX
 from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
+from synth.app.cli.library.questions import say_missing_forms
 from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.progress import showing
 from synth.app.clusters.build import LEAST_S, Built, build
@@ -271,7 +272,8 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
         as_json: Whether to print JSON; otherwise shares that were left out are warned of on stderr.
     """
     plan, state = built.plan, built.progress
-    files = len(existing_entries(out))
+    entries = existing_entries(out)
+    files = len(entries)
     if as_json:
         print_json(
             "library-build",
@@ -307,6 +309,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
     if built.interrupted:
         parts.append(f"interrupted: {state.done} of {state.total} are written; the same command continues")
     say_fitted("   ".join([*parts, *built.remarks, f"{seconds:.1f} s"]))
+    say_missing_forms(entries)
     _say_impossible(plan)
     for share, why in built.left_out:
         ranks = ",".join(map(str, share.first.group))

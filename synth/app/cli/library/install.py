@@ -10,6 +10,7 @@ import click
 
 from emit.library.checking.fault_check import check_fault
 from emit.library.entry import IndexEntry
+from emit.library.networks import Networks
 from emit.library.overlay import load_library
 from emit.library.selection.selector import entries_in_order
 from emit.library.selection.shim_plans import (
@@ -79,10 +80,9 @@ def install(
     check_fault(library_folder)
     entries = _of_one_communicator(load_library(folder), group, topo, folder)
     communicator = entries[0].communicator
-    try:
-        topology = load(topo or entries[0].topology)
-    except InputError as error:
-        raise InputError(f"{error}" if topo else f"{error} (--topo names the library's network)") from None
+    topology = Networks().of(entries[0]) if topo is None else load(topo)
+    if topology is None:
+        raise InputError(f"the network {entries[0].topology} is not known; give it as --topo")
     if topology.nranks <= max(communicator):
         raise InputError(f"--topo {topology.name}: has {topology.nranks} ranks; it must be the library's network")
     choice = choose_plans(entries, topology.nodes.tolist(), inplace=not out_of_place, only_sums=only_sums)

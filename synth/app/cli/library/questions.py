@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from emit.library.checking.fault_check import check_fault
-from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
-from emit.library.overlay import dead_parts, folder_without, load_library
+from emit.library.networks import Networks
+from emit.library.overlay import FAULTS, dead_parts, failures_in, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.call import LibraryCall
 from emit.library.selection.compare import Difference, differences
@@ -55,6 +55,7 @@ from topologies.text.files import origin_of
 _RANKS = 1 << 20  # ranks that a group may name
 _LEFT = "no file"  # The predicted time of sizes that are left to the executor.
 _UNSERVED = "not served"  # The same where the executor has no algorithm of its own.
+_SHOWN_QUESTIONS = 6  # questions or failures that a line names
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -140,6 +141,7 @@ def show(
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
     _say_why_no_file(entries_left)
+    say_missing_forms(entries_left)
     if details:
         for entry in entries_left:
             form = "in place" if entry.inplace else "out of place"
@@ -153,6 +155,7 @@ def show(
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
     if any(entry.asked for entry in entries_left):
         say_fitted(f"sizes: those of the cluster's file; a file may serve others, as synth library pick {folder} says")
+    _say_failures(folder)
     for name in libraries:
         if sentence := count_sizes(entries_left, name).sentence(name):
             say_fitted(sentence)
@@ -281,6 +284,52 @@ def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
         click.echo()
     for why, served in ranges.items():
         say_fitted(f"{_LEFT} ({'; '.join(dict.fromkeys(served))}): {why}")
+
+
+def say_missing_forms(entries: Sequence[IndexEntry]) -> None:
+    """Print which questions have files for one form of calls only, in or out of place, though they have two forms.
+
+    Args:
+        entries: The entries of one library, sorted.
+    """
+    inplace_of: dict[tuple[object, ...], set[bool]] = {}
+    for entry in entries:
+        inplace_of.setdefault((entry.question, entry.target), set()).add(entry.inplace)
+    questions: dict[str, list[str]] = {}
+    for entry in entries:
+        own_forms = inplace_of.pop((entry.question, entry.target), {True, False})
+        if len(own_forms) > 1 or not _has_two_forms(entry):
+            continue
+        title = f"{entry.collective} of {format_spans(entry.group)}"
+        questions.setdefault("out of place" if entry.inplace else "in place", []).append(title)
+    for form, titles in questions.items():
+        click.echo()
+        say_fitted(
+            f"no file for calls {form} ({_first_of(titles)}): none could be made, or the time ran out before"
+            " it was checked; the same command with a longer budget may add them"
+        )
+
+
+def _first_of(titles: Sequence[str]) -> str:
+    """Return the first texts of a list with semicolons between them, and how many more there are."""
+    more = len(titles) - _SHOWN_QUESTIONS
+    return "; ".join([*titles[:_SHOWN_QUESTIONS], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _has_two_forms(entry: IndexEntry) -> bool:
+    """Return whether a search makes files for calls in place and out of place where it made an entry's file."""
+    kind, only_outofplace = KINDS.get(entry.collective), TARGETS[entry.target].only_outofplace
+    is_whole = kind is not None and bool(kind.whole) and entry.collective not in only_outofplace
+    # The goal of a program without a name has one form, and a program that was written by hand has no engine.
+    return is_whole and entry.stated_goal is None and bool(entry.row.get("engine"))
+
+
+def _say_failures(folder: str) -> None:
+    """Print for which failures a library has answers too, and in which folders; nothing if there are none."""
+    failures = failures_in(folder)
+    if failures:
+        names = [f"{','.join(fault.without)} in {FAULTS}/{path.name}" for path, fault in failures.items()]
+        say_fitted(f"answers for failures: {_first_of(names)}; synth library show {next(iter(failures))}")
 
 
 def _fitted_cells(
@@ -560,17 +609,17 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
     """
     names = sorted({entry.topology for entry in entries} if topology is None else {topology})
     if group != "all" or not entries:
-        networks = [Networks().named(name) for name in names]
+        networks = [Networks().named(name, entries[0].folder) for name in names] if entries else []
         limits = [_RANKS if network is None else network.nranks for network in networks]
         return parse_ranks(group, "group", max(limits, default=_RANKS))
     names = [name for name in names if not any(other_name.startswith(f"{name} without ") for other_name in names)]
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
-    try:
-        return tuple(range(load(names[0]).nranks))
-    except InputError:
-        groups = (group for e in entries if e.topology == names[0] for group in (e.group, *e.isomorphic_groups))
-        return max(groups, key=len)
+    network = Networks().named(names[0], entries[0].folder)
+    if network is not None:
+        return tuple(range(network.nranks))
+    groups = (group for e in entries if e.topology == names[0] for group in (e.group, *e.isomorphic_groups))
+    return max(groups, key=len)
 
 
 def _sizes_of_call(collective: str, sizes: str | None, nranks: int) -> tuple[int, ...]:

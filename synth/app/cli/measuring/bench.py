@@ -228,6 +228,8 @@ class _BenchRun:
         wrong: Number of wrong elements so far.
         behind: Largest measured time so far / the emulated network's own time.
         rows: The printed rows.
+        copied: Names of the programs that work in place only and were run out of place too, after a copy of the input.
+        predicted_for: Names of the networks of predicted times.
     """
 
     backend: str
@@ -240,6 +242,8 @@ class _BenchRun:
     wrong: int = 0
     behind: float = 1.0
     rows: list[dict[str, Any]] = field(default_factory=list)
+    copied: dict[str, None] = field(default_factory=dict)
+    predicted_for: dict[str, None] = field(default_factory=dict)
 
     def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
         """Measure each file at its size, and print its row; only count wrong elements in a process that does not print.
@@ -255,6 +259,8 @@ class _BenchRun:
             row = measure(file_at_size, size)
             if file_at_size.inside is not None:
                 row = replace(row, in_place=measure(file_at_size.inside, size).in_place)
+            if row.out_of_place is not None and not file_at_size.program.outofplace:
+                self.copied[file_at_size.name] = None
             self.wrong += row.wrong
             if not self.prints:
                 continue
@@ -262,6 +268,8 @@ class _BenchRun:
                 topology = self.topology or file_at_size.made_for()
                 topology = topology if topology is None else apply_costs(topology, self.costs)
                 predictions[file_at_size.name] = Prediction(file_at_size, topology, self.topology is not None)
+                if topology is not None and predictions[file_at_size.name].timed is not None:
+                    self.predicted_for[topology.name] = None
             prediction, size_bytes = predictions[file_at_size.name], row.size_bytes
             figures = prediction.predicted_us(size_bytes), prediction.bound_us(size_bytes)
             shown = as_object(row, file_at_size.name, self.backend, *figures)
@@ -285,6 +293,13 @@ class _BenchRun:
         else:
             verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
             emulated = "" if network is None else f", {network.name}'s time"
+            if self.backend == "host" and network is None and self.predicted_for:
+                say_fitted(
+                    f"# the measured times are this computer's CPU's; predicted and bound are for the devices of"
+                    f" {', '.join(self.predicted_for)}"
+                )
+            for name in self.copied:
+                say_fitted(f"# out of place: {name} works in place only and ran after a copy of the input")
             click.echo(f"# {self.backend}{emulated}: {verdict}")
             if left_out := self.table.left_out():
                 say_fitted(f"# --wide also shows {', '.join(left_out)}")

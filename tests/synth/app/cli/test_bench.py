@@ -228,3 +228,15 @@ def test_the_bound_is_for_the_executor_that_the_index_names(ring: Path, target: 
     least_us = prove(make_problem(topology, "reducescatter", entry.group)).at(1 << 20)[0]
     assert bound is not None
     assert (bound.at(1 << 20)[0] > factor * least_us) == (factor > 1)
+
+
+def test_eighty_columns_have_room_for_the_bound_and_say_whose_times_are_measured(
+    synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = synth("bench", ring, "--topo", "ring:4", "-b", "1M", "-n", "1")
+    assert answer.code == 0
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "bound" in answer.out.splitlines()[1]
+    assert "predicted and bound are for the devices of ring:4" in answer.flat
+    assert "works in place only and ran after a copy of the input" in answer.flat

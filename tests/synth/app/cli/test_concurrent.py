@@ -105,7 +105,7 @@ def test_broken_parts(synth: Call) -> None:
 
 REFUSED = [
     ((*RING, "--groups", "0-3;4-7"), ("--groups", "--size 64M", "--group-sizes")),
-    ((*RING, "--groups", "0-3;4-9", "--size", "1M"), ("--groups", "rank 9", "0..7")),
+    ((*RING, "--groups", "0-3;4-9", "--size", "1M"), ("--groups", "rank 9", "0 to 7")),
     ((*RING, "--groups", "0-3;;4-7", "--size", "1M"), ("--groups", "empty group")),
     ((*RING, "--groups", "tp=3", "--size", "1M"), ("--groups", "do not divide the 8")),
     ((*RING, "--groups", "0-3;3", "--size", "1M"), ("--groups", "must be at least 2")),
@@ -126,7 +126,7 @@ REFUSED = [
     (with_option(PAIR, "--budget", "0"), ("--budget",)),
     ((*PAIR, "--without", "rank:5"), ("--groups", "rank 5", "taken out")),
     ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
-    (with_option(PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
+    (with_option(PAIR, "--relay", "9"), ("--relay", "rank 9", "0 to 7")),
     ((*RING, "--group-sizes", "1M"), ("--group-sizes", "--groups")),
     ((*RING, "--objective", "fair"), ("--objective", "--groups")),
     (

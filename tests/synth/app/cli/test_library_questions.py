@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from emit.library.index import index_text
+from emit.library.overlay import LibraryFault
 from emit.msccl.format import write_msccl
 from emit.timing.predict import Predictor
 from runtime.algorithms.built_in import built_in
@@ -46,6 +47,21 @@ def test_show(synth: Call, working_folder: Path) -> None:
     assert one_group.out == shown.out
     report = json.loads(synth("library", "show", lib, "--json").out)
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
+
+
+def test_show_says_which_form_of_calls_has_no_file_and_which_failures_have_answers(
+    synth: Call, working_folder: Path
+) -> None:
+    lib = library(working_folder / "lib", "ring", engine="ring")
+    assert "no file for calls out of place (allreduce of 0-3)" in synth("library", "show", lib).flat
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    rows = [row, row | {"file": "msccl/b.xml", "inplace": False}]
+    (lib / "index.json").write_bytes(index_text(rows))
+    assert "no file for calls" not in synth("library", "show", lib).flat
+    fault = LibraryFault(("link:0-1",), "full:4", frozenset(), frozenset())
+    (lib / "faults" / "link-0-1").mkdir(parents=True)
+    (lib / "faults" / "link-0-1" / "fault.json").write_bytes(fault.text())
+    assert "answers for failures: link:0-1 in faults/link-0-1" in synth("library", "show", lib).flat
 
 
 def test_all_ranks_under_a_failure_are_those_that_are_left(synth: Call, working_folder: Path) -> None:
@@ -101,7 +117,7 @@ def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once(synth: Cal
     question = "allreduce, ranks 0-3 and 1 more group"
     forms = "in place and out of place", "in place", "out of place"
     assert [line for line in lines if line.endswith(":")] == [f"{question}, {form}:" for form in forms]
-    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " 1 MiB to 1 GiB ")] == [1, 2]
+    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " >1 MiB to 1 GiB ")] == [1, 2]
 
 
 def test_pick(synth: Call, working_folder: Path) -> None:
@@ -228,7 +244,7 @@ def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Pa
     lines = synth("library", "show", lib).out.splitlines()
     title = next(number for number, line in enumerate(lines) if line.endswith(":"))
     shown = [(" ".join(line.split("  ")[1:2]), "no file" in line) for line in lines[title + 1 : title + 5]]
-    ranges = ("up to 4 KiB", True), ("4 KiB to 1 MiB", False), ("1 MiB to 4 MiB", True), ("from 4 MiB", False)
+    ranges = ("below 4 KiB", True), ("4 KiB to 1 MiB", False), (">1 MiB to <4 MiB", True), ("from 4 MiB", False)
     assert shown == list(ranges)
     assert "no file: NCCL's own algorithm serves these sizes" in lines
     (lib / "index.json").write_bytes(index_text([row | {"max_bytes": 4096}]))  # The answer for one size.

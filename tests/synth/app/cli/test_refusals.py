@@ -48,7 +48,7 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("allreduce", "--topo", "dgx1:2"), ("[nic]",)),
     (("allreduce", "--topo", "dgx-a100:0"), ("'0'", "dgx-a100:2")),
     # Groups, relays and roots.
-    ((*ALLREDUCE, "--group", "0,9"), ("--group", "rank 9", "0..7")),
+    ((*ALLREDUCE, "--group", "0,9"), ("--group", "rank 9", "0 to 7")),
     ((*ALLREDUCE, "--group", "0,1,0"), ("--group", "rank 0", "twice")),
     ((*ALLREDUCE, "--group", "0-3,2"), ("--group", "rank 2", "twice")),
     ((*ALLREDUCE, "--group", "3"), ("synth: --group: has 1 rank", "at least 2")),
@@ -59,7 +59,7 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*ALLREDUCE, "--group", "0,7"), ("rank 7", "rank 0", "--relay 3")),
     (("allgather", "--topo", "line:4", "--group", "0,3"), ("rank 0", "rank 3", "--relay 1,2")),
     ((*PAIR, "--relay", "1"), ("synth: --relay: ", "rank 1", "in the group")),
-    ((*PAIR, "--relay", "99"), ("--relay", "rank 99", "0..7")),
+    ((*PAIR, "--relay", "99"), ("--relay", "rank 99", "0 to 7")),
     ((*PAIR, "--relay", "some"), ("--relay", "'some'")),
     (("broadcast", "--topo", "dgx1", "--group", "0,1", "--root", "5"), ("synth: --root: ", "rank 5", "0,1")),
     ((*PAIR, "--engine=flw"), ("synth: --engine: 'flw' is not known", "did you mean flow")),
@@ -407,3 +407,16 @@ def test_an_ending_of_another_format_is_refused(synth: Call, working_folder: Pat
     ):
         assert "must end in .xml" in synth(*arguments).refusal
         assert not list(working_folder.glob("a.*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        ("show", "did you mean library show or topo show?"),
+        ("allreduce --topo ring:4 --group 3-0", "it must be 0-3, or 3,2,1,0 for this order"),
+        ("allreduce --topo ring:4 --costs free", "--costs: 'free' is not known; it must be auto, machine, none"),
+        ("allreduce --topo ring:4 --size 1Mb", "in bits; it must be in bytes"),
+    ],
+)
+def test_refusals_name_the_cure(synth: Call, command: str, cure: str) -> None:
+    assert cure in synth(*command.split()).refusal

@@ -133,7 +133,7 @@ def test_a_bound_that_the_proof_does_not_reach_is_shown_as_wrong(
     index.write_text(json.dumps(document))
     answer = synth("report", "out")
     assert answer.code == 1
-    assert f"{Path(entry['schedule']).name}: wrong: the index states a bound of " in answer.out
+    assert f"{Path(entry['schedule']).name}: wrong: the index states a bound of " in f"{answer.flat} "
 
 
 def test_one_schedule_and_one_program(synth: Call, working_folder: Path, library: Path) -> None:

@@ -105,6 +105,20 @@ def test_cells_are_the_gaps_that_the_index_states(two: Path, synth: Call, workin
     assert len(list((working_folder / "page one-pages").iterdir())) == 2
 
 
+def test_rows_of_several_networks_name_theirs(synth: Call, working_folder: Path) -> None:
+    group = {"group": [0, 1, 2, 3], "communicator": [0, 1, 2, 3], "shown_bytes": 1 << 20, "time_us": 3.0, "gap": 1.5}
+    hurt = "ring:4 without link:0-1"
+    library(
+        working_folder / "lib",
+        entry_row(**group, topology="ring:4"),
+        entry_row(**group, topology=hurt, file="msccl/b.xml"),
+    )
+    assert synth("report", "lib", "-o", "page.html", "--no-pages").code == 0
+    text = (working_folder / "page.html").read_text()
+    for topology in ("ring:4", hurt):
+        assert f'<th scope="row">0 1 2 3, on {topology}</th>' in text
+
+
 def test_without_pages(two: Path, synth: Call, working_folder: Path) -> None:
     assert synth("report", two, "--no-pages").code == 0
     assert "<a " not in (working_folder / "report.html").read_text()

@@ -64,7 +64,9 @@ def test_table(synth: Call, ring: Path) -> None:
     answer = synth("simulate", ring, "--topo", "ring:4", "--size", "64K:1M:4x")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0].startswith(f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} steps, 8 FIFO slots")
+    assert lines[0].startswith(
+        f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} instructions, 8 FIFO slots"
+    )
     assert lines[1].startswith("allreduce · ring:4 · ranks 0,1,2,3 (")
     assert lines[2] == "LL128, 4 threadblocks, 1 channel"
     assert lines[4].split("  ")[0] == "message size"
@@ -152,7 +154,7 @@ def test_sizes_that_the_file_is_not_for(synth: Call, working_folder: Path) -> No
     arguments = (path, "--topo", "ring:4", "--sizes", "1K,2K,1M,2M")
     assert [row["served"] for row in simulated(synth, *arguments)["sizes"]] == [False, True, True, False]
     out = synth("simulate", *arguments).out
-    assert out.endswith("* outside the sizes that the file is for: from 2 KiB to 1 MiB\n")
+    assert out.endswith("* outside the sizes that the file is for: 2 KiB to 1 MiB\n")
     assert [line.split("  ")[0] for line in out.splitlines()[5:9]] == ["1 KiB *", "2 KiB", "1 MiB", "2 MiB *"]
     assert "*" not in synth("simulate", path, "--topo", "ring:4", "--sizes", "2K,1M").out
 

@@ -58,3 +58,9 @@ def test_check_takes_faults(synth: Call) -> None:
     assert "every live rank reaches every other" in lost
     apart = synth("topo", "check", "ring:4", "--without", "link:0-1", "--without", "link:2-3")
     assert (apart.code, "--group 0,3" in apart.out) == (1, True)
+
+
+def test_check_and_show_take_slow_parts(synth: Call) -> None:
+    assert "degraded link:0-1=2GBps" in synth("topo", "check", "ring:4", "--degrade", "link:0-1=16Gbps").out
+    shown = synth("topo", "show", "ring:4", "--without", "link:1-2", "--degrade", "link:0-1=50%").out
+    assert shown.startswith('name = "ring:4 without link:1-2 degraded link:0-1=50%"')

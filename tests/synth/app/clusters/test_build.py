@@ -409,6 +409,6 @@ def test_a_record_says_why_there_is_no_file(tmp_path: Path, cut: bool, low: int,
     assert reason.startswith(why)
     assert bool(reason) == bool(why)
     printed = " ".join(CliRunner().invoke(show, [str(tmp_path)]).output.split())
-    assert "no file (allgather of 0,1, up to 4 KiB): NCCL's own algorithm is faster" in printed
+    assert "no file (allgather of 0,1, below 4 KiB): NCCL's own algorithm is faster" in printed
     picked = " ".join(CliRunner().invoke(pick_, [str(tmp_path), "allgather", "0,1", str(low)]).output.split())
     assert why in picked

@@ -110,13 +110,13 @@ def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once() -> None:
     titles = ["in place and out of place:", "in place:", "out of place:"]
     lines = table(document, 4, details=True).splitlines()
     assert [line for line in lines if line in titles] == titles
-    assert [len([line for line in lines if line.startswith(start)]) for start in ("up to 1 MiB ", "from 1 MiB ")] == [
+    assert [len([line for line in lines if line.startswith(start)]) for start in ("up to 1 MiB ", "over 1 MiB ")] == [
         1,
         2,
     ]
     ranges = [
         f"{served}, {title[:-1]}"
-        for served, title in zip(("up to 1 MiB", "from 1 MiB", "from 1 MiB"), titles, strict=True)
+        for served, title in zip(("up to 1 MiB", "over 1 MiB", "over 1 MiB"), titles, strict=True)
     ]
     assert [line for line in lines if line in ranges] == ranges
 
@@ -156,3 +156,34 @@ def test_every_path_stands_once_and_names_that_fit_are_not_wider(paths: list[Pat
             assert line.startswith("    ") or len(line) <= width
     assert listed == paths
     assert path_lines(paths, None) == [f"  {path}" for path in paths]
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    text = "3 algorithms, replayed and right   from the cache; the search took 13.3 s   9.4 s"
+    for width in range(40, 90):
+        lines = wrapped([text], width)
+        assert max(map(len, lines)) <= width
+        assert not any(line.split()[0] == "s" for line in lines)
+        assert " ".join(" ".join(lines).split()) == " ".join(text.split())
+
+
+def test_a_row_whose_comparison_differs_over_its_sizes_shows_the_range() -> None:
+    document = statement(synth.synthesize("allreduce", "dgx1", [0, 1], engine="route", budget=2).result)
+    (own, *_) = document["algorithms"]
+    choice = own["libraries"]["NCCL"] | {"vs": 1.4, "vs_low": 1.3, "vs_high": 1.6, "vs_range": [0.97, 1.41]}
+    document["algorithms"] = [own | {"libraries": {"NCCL": choice}}]
+    assert "0.97–1.41 ×" in table(document, 8, 80)
+    assert "ranges are over a row's sizes" in " ".join(table(document, 8, 80).split())
+    assert "1.40 × (1.3–1.6)" in table(document, 8, 80, details=True)
+    choice["vs_range"] = [1.39, 1.41]
+    assert "1.40 × (1.3–1.6)" in table(document, 8, 80)
+
+
+def test_a_column_shortens_before_it_is_left_out() -> None:
+    long, short = "1.19 × (1.1–1.3)", "1.19 ×"
+    columns = [Column("size", ["1 MiB"]), Column("vs NCCL", [long], 1, short=[short])]
+    for width, cell in ((40, long), (20, short)):
+        lines, left_out = fitted(columns, width)
+        assert left_out == []
+        assert lines[1].split("  ")[-1].strip() == cell
+    assert fitted(columns, 8)[1] == ["vs NCCL"]
