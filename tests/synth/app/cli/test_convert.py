@@ -97,7 +97,9 @@ def test_to_traces_for_simulators_and_back(synth: Call, source: Path, working_fo
         assert synth("optimize", trace, "-o", "better.xml").code == 0
         assert synth("report", trace, "-o", "page.html").code == 0
         assert synth("convert", trace, "back.xml").code == 0
-        assert synth("verify", "back.xml").out.startswith("back.xml: right\n  right: allgather on 3 ranks, 9 steps")
+        assert synth("verify", "back.xml").out.startswith(
+            "back.xml: right\n  right: allgather on 3 ranks, 9 instructions"
+        )
 
 
 def test_a_schedule_becomes_a_trace(synth: Call, working_folder: Path) -> None:

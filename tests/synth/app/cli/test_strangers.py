@@ -63,7 +63,7 @@ def files(working_folder: Path) -> Path:
         (("allreduce", "--topo", "dgx1", "--json", "--details"), "--json and --details: do not go together"),
         (("alltoallv", "--topo", "ring:4", "--sizes", "1,2,3"), "is one row; alltoallv needs k rows of k sizes"),
         (("allgather", "--topo", "ring:4", "--group", ""), "--group: is empty; it must be as in 0-3"),
-        (("allgather", "--topo", "nosuch"), "a file must end in .conf, "),
+        (("allgather", "--topo", "nosuch"), "a file's name must have an ending, as "),
         (("alltoallv", "--topo", "dgx1"), "--sizes, --trace: neither is there"),
         (("cache", "info", "--cache", "gone"), "--cache gone: is not a folder"),
         ((*PLACE, "dense", "--target", "mscclpp"), "--target: chooses the files of --library"),
