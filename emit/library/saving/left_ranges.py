@@ -43,7 +43,7 @@ class OwnAlgorithm:
 
 
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
-    """Return a search result whose ranges are cut, at quarters of powers of two, where a library is faster.
+    """Return a search result whose ranges are cut where a library is faster.
 
     Ranges that are left to a library have its name and times, and the reason in `refused`. A schedule that has no
     program is compared like a program. A library must be faster by more than 2 %. Nothing is left to a library where
@@ -55,7 +55,11 @@ def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> Search
     """
     if result.engine != AUTO:
         return result
-    ranges = [part for offer in result.ranges for part in _parts(result, offer, libraries)]
+    ranges: list[Offer] = []
+    for part in (part for offer in result.ranges for part in _parts(result, offer, libraries)):
+        if ranges and part.library and part.library == ranges[-1].library:
+            part = replace(part, low=ranges.pop().low)  # One range of the library, whatever ours would run.
+        ranges.append(part)
     return replace(result, ranges=ranges)
 
 
@@ -72,11 +76,13 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
         return
 
     def change(low: int, _before: bool, high: int, after: bool) -> list[tuple[int, bool]]:
-        """Return the change between two sizes as `partition` takes it, at a quarter of a power of two or at `high`."""
-        quarters = (power * quarter // 4 for power in POWERS for quarter in (4, 5, 6, 7))
-        between = (size for size in quarters if low < size < high)
-        start = next((s for s in between if bool(_faster_library(result, offer, libraries, s)) == after), high)
-        return [(start, after)]
+        """Return the change between two sizes as `partition` takes it, not more than a part in 32 too late."""
+        while high - low > max(1, low // 32):
+            middle = (low + high) // 2
+            low, high = (
+                (low, middle) if bool(_faster_library(result, offer, libraries, middle)) == after else (middle, high)
+            )
+        return [(high, after)]
 
     for is_left, start, end in partition(offer.low, offer.high, samples, change):
         until = last if end is None else end

@@ -58,21 +58,21 @@ def test_ranges_are_cut(monkeypatch: pytest.MonkeyPatch, found: SearchResult, ha
     assert [(offer.low, offer.library) for offer in again] == [(offer.low, offer.library) for offer in ranges]
 
 
-@pytest.mark.parametrize(("start", "cut"), [(FROM * 5 // 4, FROM * 5 // 4), (FROM * 3 // 2 - 7, FROM * 3 // 2)])
-def test_a_range_is_cut_between_powers_of_two(
-    monkeypatch: pytest.MonkeyPatch, found: SearchResult, start: int, cut: int
-) -> None:
+@pytest.mark.parametrize("start", [FROM + 1, FROM * 5 // 4, 2 * FROM - 1])
+def test_a_range_is_cut_between_powers_of_two(monkeypatch: pytest.MonkeyPatch, found: SearchResult, start: int) -> None:
     let_nccl_win(monkeypatch, found, start=start)
-    left = [offer for offer in leave_to_libraries(found, ["NCCL"]).ranges if offer.library]
-    assert (left[0].low, left[-1].high) == (cut, TO - 1)
+    (left,) = [offer for offer in leave_to_libraries(found, ["NCCL"]).ranges if offer.library]
+    assert start <= left.low <= start * 33 / 32
+    assert left.high == TO - 1
 
 
 def test_the_end_of_a_range_counts(monkeypatch: pytest.MonkeyPatch, found: SearchResult) -> None:
     """Check that a library is seen that is faster only from the last power of two in a range on."""
     short = replace(found, ranges=[replace(found.ranges[-1], low=1, high=TO - 1, shown=1)])
     let_nccl_win(monkeypatch, short, start=TO * 3 // 4)
-    left = [part for part in leave_to_libraries(short, ["NCCL"]).ranges if part.library]
-    assert [(part.low, part.high) for part in left] == [(TO * 3 // 4, TO - 1)]
+    (left,) = [part for part in leave_to_libraries(short, ["NCCL"]).ranges if part.library]
+    assert TO * 3 / 4 <= left.low <= TO * 3 / 4 * 33 / 32
+    assert left.high == TO - 1
 
 
 def test_the_reason_names_a_faster_schedule_that_has_no_file(
