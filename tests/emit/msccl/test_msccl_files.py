@@ -272,7 +272,7 @@ def test_a_changed_attribute_is_reported(text: str, data: st.DataObject) -> None
         assert differences(program, None, FIFO_DEPTH[program.protocol], split=False) == []
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.sampled_from(TAMPERED), st.data())
 def test_damaged_files_raise_no_other_errors(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
