@@ -36,7 +36,7 @@ def _text_of(_: int, __: Any, text: str) -> str:
 
 
 class Straight:
-    """The messages and barriers of a group, on its wrapped back end for CPU tensors."""
+    """The builder of functions that make a group's messages and barriers straight on its wrapped CPU back end."""
 
     def __init__(self, core: Core, wrapped: Any, timeout: timedelta) -> None:
         """Take what all calls share.
@@ -75,9 +75,9 @@ class Straight:
     # ---- single messages
 
     def message(self, name: str) -> Callable[[Method], Method]:
-        """Return what builds the function for a method that sends or receives a single message, from the full method.
+        """Return the builder of the function that replaces a method for single messages; it takes the full method.
 
-        `name` is send, recv or recv_anysource.
+        `name` is that of the method: send, recv or recv_anysource.
         """
         watch, method, ranks = self._watch, getattr(self._wrapped, name), self._core.ranks
         ends = watch.ends

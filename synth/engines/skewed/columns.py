@@ -8,7 +8,7 @@ a send of a chunk: into the rank of its lane's first NIC, over the lane, or from
 sorted by a key, the time at which they should start, and then timed one after another as `synth.timing.simulate` times
 a schedule.
 
-Columns of indices are unsigned, since compiled code treats each other index as if it could count from the end of its
+Columns of indices are unsigned, since compiled code treats any signed index as if it could count from the end of its
 column.
 """
 
@@ -31,14 +31,26 @@ TIME, BOUND = range(2)  # Places of the results in µs.
 # the plan of straight paths.
 INTS = (
     *("node_ptr", "nic_ptr", "lane_ptr", "part_ports", "part_base"),
-    *("to_node", "pair", "rank", "cell", "left", "sent", "row_left", "first", "lane_left", "lane_seg", "lane_at"),
+    *(
+        "to_node",
+        "pair_bytes",
+        "rank_bytes",
+        "cell",
+        "left",
+        "sent",
+        "row_left",
+        "first",
+        "lane_left",
+        "lane_seg",
+        "lane_at",
+    ),
     *("piece_bytes", "seg_flow", "seg_begin", "seg_end", "seg_ptr", "flow_begin", "flow_end"),
     *("padded", "real", "match", "owner", "since", "queue", "came", "longest"),
     *("chunk_offset", "chunk_bytes", "straight_offset", "straight_bytes"),
 )
 WORDS = (
     *("node_of", "node_rank", "nic_of", "nic_rank", "between"),
-    *("lane_from", "lane_to", "lane_source", "lane_goal", "lane_flow", "exit", "entry", "first_port", "last_port"),
+    *("lane_from", "lane_to", "lane_source", "lane_goal", "lane_flow", "leaves", "enters", "first_port", "last_port"),
     *("piece_source", "piece_goal", "piece_lane"),
     *("row_chunk", "row_link", "row_step", "row_bucket", "order", "bucket_ptr"),
     *("chunk_source", "chunk_goal", "send_chunk", "send_link", "send_step"),
