@@ -19,7 +19,7 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, flags_of, index_among
 from topologies.clusters import Machine
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import SMS
 from topologies.importers.simulators.switched import machine_of_switches
@@ -273,7 +273,9 @@ def _kinds(ends: Ints, nodes: Ints, nvswitches: int) -> Ints:
     """
     at_nvswitch = ((ends >= len(nodes)) & (ends < nvswitches)).any(axis=1)
     servers = np.where(ends < len(nodes), nodes[np.minimum(ends, len(nodes) - 1)], [-1, -2])
-    return np.where(at_nvswitch | (servers[:, 0] == servers[:, 1]), KINDS.index("nvlink"), KINDS.index("network"))
+    return np.where(
+        at_nvswitch | (servers[:, 0] == servers[:, 1]), LINK_KINDS.index("nvlink"), LINK_KINDS.index("network")
+    )
 
 
 def _spanning(ends: Ints, nodes: Ints, nvswitches: int) -> int:
