@@ -243,7 +243,8 @@ class ProgramMaker:
 
         Their times at some of the request's sizes count, or at the largest message if there are none. The only size of
         interest, if there is one, takes their place. If files hold the program itself, the first number that
-        `rank_instances` gives is taken.
+        `rank_instances` gives is taken. It sets `instances` and `improving_s`, and a new `lowering` if the program
+        would need too much scratch.
 
         Raises:
             InputError: If the lowering fails, or the format refuses all candidates; then it is the first refusal.

@@ -162,7 +162,7 @@ def _requirement(addition: Addition, entry: IndexEntry) -> Requirement:
 
 
 def _row(addition: Addition) -> dict[str, Any]:
-    """Return the row of a program's entry; its file name and its number of threadblocks only hold a place for now."""
+    """Return the row of a program's entry; its file name and its number of threadblocks are placeholders."""
     p = addition.program
     name = plain_name(p.name)
     group = list(addition.ranks) or list(range(p.nranks))

@@ -171,7 +171,7 @@ def _other_call(entry: IndexEntry, program: Program) -> str:
 
 
 def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes]) -> Folder:
-    """Write one folder with its index and env.sh.
+    """Write one folder with its files, its index and env.sh, and return what was written.
 
     Args:
         folder: The folder, which is made if it is missing.

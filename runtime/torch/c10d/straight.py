@@ -50,7 +50,11 @@ class Straight:
         self._compares, self._ends = core.compares, core.watch.ends
 
     def _must_be_examined(self, opts: Any) -> bool:
-        """Return True if a call of all ranks, with torch's options, must take the full path."""
+        """Return True if a call of all ranks, with torch's options, must take the full path.
+
+        That is so if a mode or a profiler watches, a rank is lost or may be, calls are compared, an earlier task is not
+        over, or the call has a time-out other than the back end's.
+        """
         watch, last_task = self._watch, self._core.lane.last
         return bool(
             watch.is_alert

@@ -93,9 +93,9 @@ class Contributions(ResourceWitness):
 
 
 def _contributors(problem: Problem, rank: int) -> tuple[list[Ints], list[float]]:
-    """Return the ranks with a contribution to the sums that a rank wants, and the share of the message of these sums.
+    """Return for each kind of sum that a rank wants its contributors, and its share of the message.
 
-    Sums with the same contributors are one; the rank's own contribution is left out.
+    Sums with the same contributors are one kind. The rank itself is left out of the contributors.
     """
     collective = problem.collective
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals

@@ -49,11 +49,11 @@ def fixed_columns(shape: GroupShape) -> dict[str, NDArray[Any]]:
 
 
 def _workspace(shape: GroupShape, room: int, inner: int) -> dict[str, int]:
-    """Return the length of each column that a plan writes, for up to `room` chunks.
+    """Return by name the length of each column that a plan writes: the workspace and the outputs.
 
     Args:
         shape: The shape.
-        room: Number of chunks, and of pieces and segments.
+        room: Most chunks of a plan; also most pieces, and most segments.
         inner: Positions in the largest node.
     """
     k, n, lanes = shape.nranks, shape.nnodes, len(shape.lane_from)

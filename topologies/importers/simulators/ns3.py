@@ -68,14 +68,14 @@ def is_ns3(text: str) -> bool:
 
 
 def read_ns3(text: str, origin: str) -> Machine:
-    """Return the machine of a text.
+    """Read a topology file of an ns-3 simulator, and return its ranks, switches and links as a machine.
 
     Switches that stand for each other are one switch (`merging.merge_switches`), so that the equal paths of a fabric
     count as capacity. α is the delay of a link; error rates are ignored.
 
     Args:
-        text: The text.
-        origin: Name of the text in errors, whose last part names the machine.
+        text: Contents of the file; the module states its form.
+        origin: Name of the file in errors, whose last part names the machine.
 
     Raises:
         InputError: The text is no such file, a count or number is wrong, a link is repeated, or some ranks are not
