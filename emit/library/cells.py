@@ -87,7 +87,7 @@ class CellNumbers:
         )
 
     def widths(self, program: Program) -> tuple[int, ...]:
-        """Return how many chunks of the file a chunk of each block of a program is; () if it is one everywhere.
+        """Return, for each block of a program, of how many chunks of the file its chunks consist; () if always of one.
 
         Raises:
             InputError: The chunks do not divide what is sent, and no such number of chunks of the file does.

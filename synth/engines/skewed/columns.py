@@ -3,10 +3,12 @@
 The loops that plan are plain Python over flat sequences, in the form that `synth.model.compiled` takes; tests interpret
 them. `emit/library/selection/static/synth_skewed_nodes.h` has the same steps in C.
 
-A *piece* is what a lane carries of one block. A *chunk* is what is sent at once: a piece, or a part of it. A *row* is
-a send of a chunk: into the rank of its lane's first NIC, over the lane, or from its last NIC to its goal. Rows are
-sorted by a key, the time at which they should start, and then timed one after another as `synth.timing.simulate` times
-a schedule.
+A *tick* is the time of a byte on the fastest lane. A *lane* leads from a NIC of one node to a NIC of another, and
+carries a fixed share of what the one node sends to the other. A *flow* is what one NIC must send to another, in ticks;
+a *segment* is a span of ticks in which it does so. A *piece* is what a lane carries of one block. A *chunk* is what is
+sent at once: a piece, or a part of it. A *row* is a send of a chunk: into the rank of its lane's first NIC, over the
+lane, or from its last NIC to its goal. Rows are sorted by a key, the time at which they should start, and then timed
+one after another as `synth.timing.simulate` times a schedule.
 
 Columns of indices are unsigned, since compiled code treats any signed index as if it could count from the end of its
 column.

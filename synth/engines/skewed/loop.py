@@ -22,6 +22,16 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
 ) -> int:  # fmt: skip
     """Plan an all-to-all; return PLANNED, STRAIGHT, FULL where a column has too little room, or BAD for bad sizes.
 
+    Its steps, with the terms of `columns`:
+
+    1. `set_loads` adds up the bytes of ranks and nodes, and `bound_us` computes the bound.
+    2. `split` divides what nodes send to each other over the lanes, as pieces.
+    3. `add_rounds` decides when each NIC sends to which other NIC, as segments.
+    4. `cut` cuts the pieces into chunks at the ends of segments, and `add_inner` adds chunks inside nodes.
+    5. `sort_rows` and `set_times` give all sends their times.
+    6. Unless the plan meets the bound, or the least time that straight paths need (`straight_limit_us`), `add_straight`
+       plans whole blocks on straight paths. The faster plan is the answer.
+
     Args:
         size: Bytes from each position to each position, int64, shape (k · k,).
         k: Number of positions.

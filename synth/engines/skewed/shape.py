@@ -204,7 +204,7 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
     """Return the link between every two positions, shape (k, k), and whether those inside nodes share ports.
 
     Raises:
-        NotInNodes: Two ranks of a node have no link.
+        NotInNodes: Two ranks of a node have no link, or only one over their NICs.
     """
     between = net.widest_link
     inside = node_of[:, None] == node_of[None, :]
@@ -353,14 +353,18 @@ class _Lanes:
         return share
 
     def _set_lanes(self) -> None:
-        """Set `lanes` and `parts`."""
+        """Set `lanes` and `parts`.
+
+        Raises:
+            NotInNodes: As `_lanes_between` raises it, or the rates of NICs differ too much.
+        """
         rows, ends, ptr = [], list[float](), [0]
         for a in range(self.nnodes):
             for b in range(self.nnodes):
                 if a != b:
-                    pair = list(self._pair(a, b))
-                    rows += [row[:2] for row in pair]
-                    ends += [row[2] for row in pair]
+                    lanes = list(self._lanes_between(a, b))
+                    rows += [lane[:2] for lane in lanes]
+                    ends += [lane[2] for lane in lanes]
                 ptr.append(len(rows))
         begin, end = np.array(rows, dtype=np.int64).T
         gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
@@ -401,11 +405,12 @@ class _Lanes:
         gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
         return bool(np.ptp(gbs) == 0 and np.allclose(share, 1 / count) and (place[end] == self.nic_node[end]).all())
 
-    def _pair(self, a: int, b: int) -> Iterator[tuple[int, int, float]]:
-        """Yield (NIC, NIC, end of its share) of the lanes from a node to another node.
+    def _lanes_between(self, a: int, b: int) -> Iterator[tuple[int, int, float]]:
+        """Yield (NIC of node a, NIC of node b, share of the bytes up to the end of the lane) of each lane from a to b.
 
-        In every fabric the NICs of each node lie side by side on the unit interval, each as wide as its rate; where two
-        of them overlap is a lane, so that every NIC carries its share. For the shares of fabrics see `_shares`.
+        The bytes from a to b are divided between fabrics as `_shares` says. Within a fabric they form an interval. It
+        is cut once between the NICs of a and once between those of b, in proportion to their rates, so that every NIC
+        carries its part. A lane is where a part of a NIC of a and a part of a NIC of b overlap.
 
         Raises:
             NotInNodes: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.

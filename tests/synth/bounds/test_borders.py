@@ -13,6 +13,7 @@ from synth.bounds.borders import Borders, borders_of
 from synth.bounds.check import recompute
 from synth.bounds.resource_cover import cover
 from synth.bounds.witnesses.cut import Cut
+from synth.engines.skewed.schedule import message_bytes
 from synth.model.collective import Ints
 from synth.model.problem import Problem, least_latency, make_problem
 from synth.model.schedule import untimed
@@ -79,7 +80,7 @@ def sorted_by_chunk(rows: Ints) -> list[list[int]]:
 def test_no_schedule_beats_the_bound(spec: str, seed: int) -> None:
     sizes = random_sizes(RANKS[spec], seed)
     problem = problem_of(spec, sizes)
-    size = int(sizes.sum(axis=1).max())
+    size = message_bytes(sizes)
     bound_us = borders(spec).bound_us(sizes[None].astype(np.float64))[0]
     assert bound_us > 0
     for name in problem.protocols or [""]:
@@ -93,7 +94,7 @@ def test_no_schedule_beats_the_bound(spec: str, seed: int) -> None:
 def test_the_check_of_cuts_proves_every_border(spec: str, seed: int) -> None:
     """Check each border by the witness of its cut, whose check shares no code with the borders but the cover."""
     sizes, all_borders = random_sizes(RANKS[spec], seed), borders(spec)
-    problem, size = problem_of(spec, sizes), int(sizes.sum(axis=1).max())
+    problem, size = problem_of(spec, sizes), message_bytes(sizes)
     problem = problem.under(problem.protocols[0]) if problem.protocols else problem
     net = problem.network
     crossing, column = all_borders.crossing(sizes[None].astype(np.float64))[0], 0
