@@ -269,7 +269,7 @@ class Format:
     """A format of files.
 
     Attributes:
-        name: Key of FORMATS.
+        name: Key of PROGRAM_FORMATS.
         title: Name for people.
         what: Description of a file, with its article.
         suffix: Suffix of the file names.
@@ -383,7 +383,7 @@ class Format:
         return [target.name for target in TARGETS.values() if target.format == self.name]
 
 
-FORMATS: dict[str, Format] = {
+PROGRAM_FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
         Format("msccl", "MSCCL", "an MSCCL XML file", ".xml", b"<", _msccl, holds_program=True, has_fifo=True),
@@ -410,14 +410,14 @@ def format_of(path: str | Path) -> Format:
     A file that does not exist or cannot be read raises nothing here.
     """
     suffix = Path(path).suffix.lower()
-    for form in FORMATS.values():
+    for form in PROGRAM_FORMATS.values():
         if form.suffix == suffix:
             return form
     start = b""
     with suppress(InputError, OSError), open_regular_file(path, "a file") as file:
         start = file.read(64).lstrip()
-    matching = (form for form in FORMATS.values() if form.start and start.startswith(form.start))
-    return next(matching, FORMATS["msccl"])
+    matching = (form for form in PROGRAM_FORMATS.values() if form.start and start.startswith(form.start))
+    return next(matching, PROGRAM_FORMATS["msccl"])
 
 
 def verify_file(
@@ -449,7 +449,7 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
     if file_format.load_converter is not None:
         return file_format.load_converter().verify_program(Path(path), goal)
     if not file_format.holds_program:
-        descriptions = " or ".join(form.what for form in FORMATS.values() if form.has_program)
+        descriptions = " or ".join(form.what for form in PROGRAM_FORMATS.values() if form.has_program)
         advice = (
             "synth lower makes an executor's file of it"
             if Path(path).suffix == ".synth"
@@ -518,7 +518,7 @@ def write_program(
     Raises:
         InputError: If a check has a finding, or the target cannot express the program.
     """
-    base, writer = plain_name(program.name), FORMATS[target.format].writer
+    base, writer = plain_name(program.name), PROGRAM_FORMATS[target.format].writer
     return _stamped(writer.write(replace(program, name=base), goal, target, nodes, inplace, linked), base)
 
 
@@ -540,7 +540,7 @@ def draft_program(
     Raises:
         InputError: If the target cannot express the program.
     """
-    load = FORMATS[target.format].load_drafter
+    load = PROGRAM_FORMATS[target.format].load_drafter
     if load is None:
         return None
     return load().draft(replace(program, name=plain_name(program.name)), goal, target, nodes, linked)
@@ -590,7 +590,7 @@ def restate_program(text: str, name: str, least: int, most: int | None, target: 
         InputError: If the program takes no message of such a size, or the text cannot be read.
     """
     base = plain_name(name)
-    return _stamped(FORMATS[target.format].writer.restate(text, base, least, most, target), base)
+    return _stamped(PROGRAM_FORMATS[target.format].writer.restate(text, base, least, most, target), base)
 
 
 def _stamped(text: str, base: str) -> str:

@@ -1,7 +1,7 @@
 """The executors that files are written for: what each can express, where its files stand and how it loads them.
 
-A target needs one row of TARGETS, and a row of `emit.formats.FORMATS` if its files have a format of their own. The
-library's folders, `--target` of every command, the compiler's limits and the checks follow from the row.
+A target needs one row of TARGETS, and a row of `emit.formats.PROGRAM_FORMATS` if its files have a format of their own.
+The library's folders, `--target` of every command, the compiler's limits and the checks follow from the row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, FREE_SLOTS, OPS, Program
-from synth.model.registry import KINDS, CollectiveKind, find_kind
+from synth.model.registry import COLLECTIVE_KINDS, CollectiveKind, find_kind
 from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError, did_you_mean
 
@@ -88,7 +88,7 @@ class Target:
         reader: What reads its files.
         load: Environment variables (or the class) that make it load them; the library is in out/.
         state: State of the executor's development, in a few words.
-        format: Key of FORMATS.
+        format: Key of PROGRAM_FORMATS.
         folder: Folder of its files in a library, which holds nothing else.
         suffix: Suffix of its files.
         collectives: Maps each collective that it can do (`Program.collective`) to its spelling in files.
@@ -173,7 +173,7 @@ class Target:
         Args:
             collective: Name of the collective or of a pattern.
         """
-        kind = KINDS.get(collective)
+        kind = COLLECTIVE_KINDS.get(collective)
         is_known = kind is not None and name_in_files(collective, kind) != "custom"
         return self.otherwise if is_known and collective not in self.uncallable else NO_ALGORITHM
 

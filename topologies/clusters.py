@@ -38,7 +38,7 @@ class Nics:
         fabrics: Number of fabric switches; NIC b is on fabric b mod fabrics. 0: there is no switch, and each NIC sends
             to each of the other nodes.
         ports: Physical NICs that each NIC stands for; () where no tool states them.
-        kind: Kind of the NICs' links, of `costs.KINDS`.
+        kind: Kind of the NICs' links, of `costs.LINK_KINDS`.
     """
 
     sends: tuple[Ints, ...]

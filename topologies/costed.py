@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from topologies.costs import ANY, KINDS, Costs, Figures, Protocol
+from topologies.costs import ANY, LINK_KINDS, Costs, Figures, Protocol
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -123,5 +123,5 @@ def costs_omit_switch_ops(topology: Topology) -> bool:
 
 
 def kinds_of(topology: Topology) -> list[str]:
-    """Return the names of the kinds of links that the topology has, in the order of KINDS."""
-    return [KINDS[kind] for kind in np.unique(topology.link_kind).tolist()]
+    """Return the names of the kinds of links that the topology has, in the order of LINK_KINDS."""
+    return [LINK_KINDS[kind] for kind in np.unique(topology.link_kind).tolist()]

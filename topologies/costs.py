@@ -24,7 +24,7 @@ from topologies.arrays import Floats, Ints
 from topologies.errors import InputError, right_name
 
 # Kinds of links; a kind's number is its index here. A path has the highest kind among the links that it crosses.
-KINDS = ("other", "nvlink", "pcie", "network")
+LINK_KINDS = ("other", "nvlink", "pcie", "network")
 PROTOCOLS = ("LL", "LL128", "Simple")
 ANY = "any"  # In place of a protocol: the best of every figure, which no protocol can beat.
 MAX_COST_US = 1e6
@@ -67,14 +67,14 @@ class Protocol:
     latency_us: Mapping[str, float] = field(default_factory=dict)
     efficiency: Mapping[str, float] = field(default_factory=dict)
     gap_us: Mapping[str, float] = field(default_factory=dict)
-    links: tuple[str, ...] = KINDS
+    links: tuple[str, ...] = LINK_KINDS
     switch_ops: SwitchCosts | None = None
     note: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """The costs of links under a protocol; each array has shape (len(KINDS),) and is indexed by the kind of link.
+    """The costs of links under a protocol; each array has shape (len(LINK_KINDS),) and is indexed by the kind of link.
 
     Attributes:
         latency_us: Latency of a step in µs; NaN where the links' own α holds.
@@ -116,7 +116,7 @@ class Costs:
                 _check_kinds(where, key, getattr(protocol, key), low, high)
             _check_kinds(where, "gap_us", protocol.gap_us, 0, MAX_COST_US)
             for kind in protocol.links:
-                check_choice(kind, KINDS, f"{where}: links", "kind of link")
+                check_choice(kind, LINK_KINDS, f"{where}: links", "kind of link")
             if protocol.switch_ops is not None:
                 _check(f"{where}: switch_ops", "latency_us", protocol.switch_ops.latency_us, 0, MAX_COST_US)
                 _check(f"{where}: switch_ops", "efficiency", protocol.switch_ops.efficiency, MIN_EFFICIENCY, 1)
@@ -148,7 +148,9 @@ class Costs:
                 key: Name of the figure, a mapping by kind in `Protocol`.
                 absent: Value for a kind that the protocol states no figure for.
             """
-            return np.array([[getattr(protocol, key).get(kind, absent) for kind in KINDS] for protocol in protocols])
+            return np.array(
+                [[getattr(protocol, key).get(kind, absent) for kind in LINK_KINDS] for protocol in protocols]
+            )
 
         # The links' own α may be less than a stated latency, so one protocol without a latency keeps α for all.
         latency = table("latency_us", math.nan).min(axis=0)
@@ -171,11 +173,11 @@ def check_choice(name: str, choices: Collection[str], where: str, kind: str) -> 
 
 
 def kind_numbers(name: str, count: int) -> Ints:
-    """Return a column of `count` links of the kind `name`: int64 (count,), each its index in KINDS.
+    """Return a column of `count` links of the kind `name`: int64 (count,), each its index in LINK_KINDS.
 
-    `name` must be in KINDS.
+    `name` must be in LINK_KINDS.
     """
-    return np.full(count, KINDS.index(name), dtype=np.int64)
+    return np.full(count, LINK_KINDS.index(name), dtype=np.int64)
 
 
 def _check_kinds(where: str, key: str, by_kind: Mapping[str, float], low: float, high: float) -> None:
@@ -189,7 +191,7 @@ def _check_kinds(where: str, key: str, by_kind: Mapping[str, float], low: float,
         high: Largest allowed figure.
     """
     for kind, value in by_kind.items():
-        check_choice(kind, KINDS, f"{where}: {key}", "kind of link")
+        check_choice(kind, LINK_KINDS, f"{where}: {key}", "kind of link")
         _check(f"{where}: {key}", kind, value, low, high)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topologies.arrays import Ints
-from topologies.costs import KINDS, MAX_COST_US, Costs, Protocol
+from topologies.costs import LINK_KINDS, MAX_COST_US, Costs, Protocol
 from topologies.errors import InputError, did_you_mean
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
@@ -285,7 +285,7 @@ def _costs(figures: Mapping[str, float]) -> Costs | None:
     """
     if not any(key in figures for key in _COSTS):
         return None
-    gap = dict.fromkeys(KINDS, figures["gap_us"]) if "gap_us" in figures else {}
+    gap = dict.fromkeys(LINK_KINDS, figures["gap_us"]) if "gap_us" in figures else {}
     protocol = Protocol(figures.get("start_us", 0.0), figures.get("threadblock_gbs", math.inf), gap_us=gap)
     return Costs({"LL": protocol, "Simple": protocol}, "given")
 

@@ -1,7 +1,7 @@
 """Topologies as networkx graphs, and in the files that networkx reads and writes: GraphML, GML, node-link JSON.
 
 A node is a rank unless its `kind` is "switch"; ranks have the order in which the nodes were added, or of their `rank`.
-An edge has `gbs` (GB/s, 10⁹ bytes/s), `alpha_us`, and optionally `link` (its kind, of `topologies.costs.KINDS`) and
+An edge has `gbs` (GB/s, 10⁹ bytes/s) and `alpha_us`. It may have `link`, its kind (`topologies.costs.LINK_KINDS`), and
 `limit`, names of limits with commas between them. The graph's `limits` gives the GB/s of each limit (by name; in files
 as JSON). A switch may state `multicast` and `reduce` as fractions of a port's rate. Edges without a direction go both
 ways, and the bandwidths of parallel edges are added. Where no edge states `gbs`, or none `alpha_us`, the defaults of
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from topologies.clusters import Machine
-from topologies.costs import KINDS, check_choice
+from topologies.costs import LINK_KINDS, check_choice
 from topologies.errors import InputError
 from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
 from topologies.text.fields import shown
@@ -258,7 +258,7 @@ def _ranks_and_switches(graph: Graph[Any], origin: str) -> tuple[list[Any], list
 def _links(
     graph: Graph[Any], number: Mapping[Any, int], assumed: Mapping[str, float], origin: str
 ) -> tuple[dict[tuple[int, int], list[float]], dict[str, set[tuple[int, int]]]]:
-    """Return [GB/s, α in µs, index into KINDS] of each link by its ends, and by the name of each limit its links' ends.
+    """Return [GB/s, α in µs, index into LINK_KINDS] of each link by its ends, and by limit the ends of its links.
 
     Parallel edges become one link with the sum of their GB/s, the largest α and the first one's kind. Edges without
     a direction give two links.
@@ -282,10 +282,10 @@ def _links(
         if lacking is not None:
             raise InputError(f"{where}: has no {lacking}, which other edges have; it must be on all edges or on none")
         gbs, alpha = (_figure(values, key, where, assumed.get(key)) for key in _ASSUMED)
-        link = str(values.get("link", KINDS[0]))
-        check_choice(link, KINDS, where, "kind of link")
+        link = str(values.get("link", LINK_KINDS[0]))
+        check_choice(link, LINK_KINDS, where, "kind of link")
         for pair in ((number[a], number[b]), *(() if graph.is_directed() else ((number[b], number[a]),))):
-            figures = figures_of_pair.setdefault(pair, [0.0, alpha, KINDS.index(link)])
+            figures = figures_of_pair.setdefault(pair, [0.0, alpha, LINK_KINDS.index(link)])
             figures[0] += gbs
             figures[1] = max(figures[1], alpha)
             for name in _limit_names(values.get("limit"), where):

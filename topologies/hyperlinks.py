@@ -184,7 +184,14 @@ def _ports(topology: Topology, vertex: int, local: Ints) -> tuple[dict[int, int]
 def _add(crossing: Crossing, topology: Topology, switch: _Switch, *, multicast: bool, part: float) -> None:
     """Add the multicasts, or the reductions, of a switch's members to `crossing`: first at full rate, then paced.
 
-    `part` is their rate as a fraction of a port's rate, above 0; below 1 it also adds capacities to `caps`.
+    A paced operation has such a part of the full rate that those of all members can be in flight at once.
+
+    Args:
+        crossing: The hyperlinks so far, to be appended to.
+        topology: The topology.
+        switch: The switch.
+        multicast: Whether multicasts are added, else reductions.
+        part: Their rate as a fraction of a port's rate, above 0; below 1, capacities are added to `caps` too.
     """
     members, up, down = switch.members, switch.up, switch.down
     own_links, member_links = (up, down) if multicast else (down, up)

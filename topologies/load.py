@@ -12,7 +12,7 @@ from topologies.costed import with_costs
 from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
-from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
+from topologies.importers import MAX_FILE_BYTES, TOPOLOGY_FORMATS, format_of
 from topologies.machines import machine_file, machines
 from topologies.text.costs import read_costs_file
 from topologies.text.fields import shown
@@ -123,7 +123,7 @@ def load_machine(spec: str | Path) -> Machine:
 
 def _suffixes() -> tuple[str, ...]:
     """Return the suffixes of files that state a topology, with their dots, such as ".toml"."""
-    return tuple(row.suffix for row in FORMATS if row.suffix)
+    return tuple(row.suffix for row in TOPOLOGY_FORMATS if row.suffix)
 
 
 def _read_node(name: str) -> Machine:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among, ranges
-from topologies.costs import ANY, KINDS, Costs, check_choice
+from topologies.costs import ANY, LINK_KINDS, Costs, check_choice
 from topologies.errors import InputError
 from topologies.optional import optional_module
 
@@ -98,7 +98,8 @@ class Topology:
         platform: A cloud's name of the machine (p5.48xlarge), by which libraries' plug-ins recognise it.
         summary: Short description: "8 GPUs, NVSwitch, 300 GB/s each way".
         source: Where the figures come from.
-        link_kind: Kind of each link, an index into `costs.KINDS`: int64 (nlinks,). Given empty, it becomes all "other".
+        link_kind: Kind of each link, an index into `costs.LINK_KINDS`: int64 (nlinks,). Given empty, it becomes all
+            "other".
         costs: An executor's costs, as the machine states them.
         protocol: Protocol under which the costs are on (`topologies.costed`); "": they are off.
         switch_ops: Switches that multicast or reduce, in the order of `switches`; those with both rates 0 are dropped.
@@ -253,7 +254,7 @@ class Topology:
         for (src, dst, gbs, alpha, kind), names in zip(
             zip(*(c.tolist() for c in columns), strict=True), members, strict=True
         ):
-            attributes = ({"limit": _joined(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
+            attributes = ({"limit": _joined(names)} if names else {}) | ({"link": LINK_KINDS[kind]} if kind else {})
             graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **attributes)
         return graph
 
@@ -308,18 +309,18 @@ class Topology:
         self._check_differ("switches", self.switches)
 
     def _checked_kinds(self, nlinks: int) -> Ints:
-        """Return the kind of each link as an index into KINDS, in the order of the columns given: int64 (nlinks,).
+        """Return the kind of each link as an index into LINK_KINDS, in the order of the columns given: int64 (nlinks,).
 
         All are 0 ("other") where no kind is stated or all stated kinds are 0.
 
         Raises:
-            InputError: There is not one kind for each link, or a number is no index into KINDS.
+            InputError: There is not one kind for each link, or a number is no index into LINK_KINDS.
         """
         kind = _integers("link_kind", self.link_kind)
         if not kind.any():
             return np.zeros(nlinks, dtype=np.int64)
-        if len(kind) != nlinks or kind.min() < 0 or kind.max() >= len(KINDS):
-            raise self._error(f"link_kind must hold {nlinks} numbers from 0 to {len(KINDS) - 1}, one a link")
+        if len(kind) != nlinks or kind.min() < 0 or kind.max() >= len(LINK_KINDS):
+            raise self._error(f"link_kind must hold {nlinks} numbers from 0 to {len(LINK_KINDS) - 1}, one a link")
         return kind
 
     def _check_costs(self) -> None:

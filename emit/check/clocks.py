@@ -164,8 +164,8 @@ class ThreadClocks:
     def nop(self, actor: int) -> None:
         """Update an actor whose threads synchronize: all of them learn the messages that one of them heard.
 
-        The messages are removed from `heard`. The actor's counts of nops and ticks grow by one, and it knows its ticks
-        before as over.
+        The messages are removed from `heard`. The actor's counts of nops and ticks grow by one, and its earlier ticks
+        count as over.
         """
         for message in self.heard[actor]:
             self.seen.learn(actor, message.seen)

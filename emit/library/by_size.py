@@ -48,7 +48,10 @@ def _files(offer: Offer) -> list[Offer]:
 
 
 def _larger(offer: Offer, programs: LoweredBySize) -> list[Offer]:
-    """Return an offer of its program for any size, cut at powers of two from which on another one is clearly faster.
+    """Split an offer into offers of one program each, which together serve all its sizes.
+
+    The first has the program for large messages. Another program takes over at a power of two from which on it is
+    clearly faster (by `_FASTER`).
 
     Args:
         offer: The offer.

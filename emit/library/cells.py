@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import FINER_GAIN, most_images
 from emit.compiler.lower import keeping_cells, program_collective, translations_of
-from emit.formats import FORMATS
+from emit.formats import PROGRAM_FORMATS
 from emit.goal import most_chunks
 from emit.images import block_of_chunks, images_of, odd_part, unlike_widths
 from emit.library.lowered import ELEMENT_BYTES, blocks_of
@@ -79,7 +79,7 @@ class CellNumbers:
         """
         collective = algorithm.problem.collective
         return (
-            not FORMATS[self.target.format].holds_program
+            not PROGRAM_FORMATS[self.target.format].holds_program
             and collective.kind.in_shares
             and bool(cells)
             and collective.chunks not in cells
@@ -87,7 +87,7 @@ class CellNumbers:
         )
 
     def widths(self, program: Program) -> tuple[int, ...]:
-        """Return how many chunks of the file a chunk of each block of a program is; () if it is one everywhere.
+        """Return, for each block of a program, of how many chunks of the file its chunks consist; () if always of one.
 
         Raises:
             InputError: The chunks do not divide what is sent, and no such number of chunks of the file does.

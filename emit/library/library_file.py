@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from emit.check.limits import check_limits
 from emit.compiler.lower import goal_columns, program_collective
 from emit.findings import Findings, Verdict, first_of
-from emit.formats import FORMATS, restate_program, verify_file
+from emit.formats import PROGRAM_FORMATS, restate_program, verify_file
 from emit.library.entry import IndexEntry
 from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
@@ -182,7 +182,9 @@ def read_again(entry: IndexEntry, requirement: Requirement) -> LibraryFile:
         InputError: If it is not what the requirement and its entry say; the message begins with its name.
     """
     text, program = read_right(entry, requirement)
-    predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, requirement.topology, requirement.ranks)
+    predictor = PROGRAM_FORMATS[TARGETS[entry.target].format].predictor(
+        text, program, requirement.topology, requirement.ranks
+    )
     within = _within(program, text, entry, requirement)
     return LibraryFile(entry, text, predictor.time_us, existed=True, within=within, predictor=predictor)
 
@@ -208,7 +210,7 @@ def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Progra
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
     if not requirement.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than the question")
-    load_converter = FORMATS[target.format].load_converter
+    load_converter = PROGRAM_FORMATS[target.format].load_converter
     if load_converter is None:
         verdict = verify_file(entry.path, goal, None, target.name)
     else:
@@ -357,7 +359,7 @@ def _within(program: Program, text: str, entry: IndexEntry, requirement: Require
     readers. Of a file that does not hold the program itself, the last two are not checked.
     """
     target, findings = requirement.target, Findings()
-    form = FORMATS[target.format]
+    form = PROGRAM_FORMATS[target.format]
     check_resident(form.threadblocks(program, text), target.limits.sms, findings)
     if form.holds_program:
         check_limits(program, target.limits, findings)

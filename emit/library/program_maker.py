@@ -14,7 +14,7 @@ import numpy as np
 from emit.compiler.cuts import best_cuts
 from emit.compiler.fill import ONCE, ProgramRequest, Repetition, rank_instances, repeated
 from emit.compiler.lower import Lowering
-from emit.formats import FORMATS, draft_program, write_program
+from emit.formats import PROGRAM_FORMATS, draft_program, write_program
 from emit.goal import Goal
 from emit.images import whole_program
 from emit.library.cells import CellNumbers, images_under
@@ -63,7 +63,7 @@ class ProgramMaker:
         self.problem, self.target, self.size, self.inplace = problem, target, size, inplace
         self.patience_s = patience_s
         self.nodes: list[int] = problem.topology.nodes[list(problem.ranks)].tolist()
-        self.form = FORMATS[target.format]
+        self.form = PROGRAM_FORMATS[target.format]
         self.cells = CellNumbers(target, size)
         self.send_s = PROGRAM_SEND_S if self.form.holds_program else PLAN_SEND_S
         self.of_other_form: dict[Algorithm, Lowered] = {}
@@ -243,7 +243,8 @@ class ProgramMaker:
 
         Their times at some of the request's sizes count, or at the largest message if there are none. The only size of
         interest, if there is one, takes their place. If files hold the program itself, the first number that
-        `rank_instances` gives is taken.
+        `rank_instances` gives is taken. It sets `instances` and `improving_s`, and a new `lowering` if the program
+        would need too much scratch.
 
         Raises:
             InputError: If the lowering fails, or the format refuses all candidates; then it is the first refusal.

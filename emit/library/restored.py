@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from emit.compiler.lower import named_chunks_per_loop
-from emit.formats import FORMATS
+from emit.formats import PROGRAM_FORMATS
 from emit.library.entry import IndexEntry
 from emit.library.library_file import read_right, requirement_of
 from emit.library.lowered import Lowered, exact_scale
@@ -39,7 +39,7 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
         InputError: If the file is not right, is for something else, or cannot be lowered from this algorithm.
     """
     text, program = read_right(entry, requirement_of(programs))
-    target, form = programs.target, FORMATS[programs.target.format]
+    target, form = programs.target, PROGRAM_FORMATS[programs.target.format]
     if program.inplace != programs.inplace:
         raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
     predictor = form.predictor(text, program, algorithm.problem.topology, algorithm.problem.ranks)

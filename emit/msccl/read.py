@@ -351,9 +351,10 @@ class _MscclReader:
         return steps
 
     def close_gpu(self, tag: Tag) -> None:
-        """Store the open rank, with each wait moved to the step that ends it.
+        """Store the open rank, where each dependency names the step whose completion ends the wait (`ended_waits`).
 
-        A rank beyond the last is left out, and adds a remark; so does a wait that is moved.
+        That is the first step with hasdep 1 from the named one on. A dependency that changes so adds a remark. A rank
+        beyond the last is left out, and adds a remark.
 
         Raises:
             InputError: The rank occurs twice, its threadblocks are not numbered from 0 on, or one has its own rank as a

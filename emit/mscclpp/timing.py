@@ -627,7 +627,8 @@ def _with_iterations(timed: Sequence[tuple[int, float]], iterations: float) -> f
     """Return the time in µs of a plan with another number of iterations than it was timed with.
 
     The time is a + b / n + c · n for n iterations, with b and c of 0 or more: a pipeline is full after a share of 1 / n
-    of its time, and each iteration may have a latency of its own. Without three times the last one counts.
+    of its time, and each iteration may have a latency of its own. With fewer than three times, the last one is returned
+    whatever the number of iterations.
 
     Args:
         timed: (iterations, time in µs) of ever more iterations, at most three times.

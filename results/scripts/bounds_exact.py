@@ -28,7 +28,7 @@ import numpy as np
 
 from results.measuring.measure import grid, page, write
 from synth.bounds.prove import Bound, TighteningEffort, prove, refute, tighten
-from synth.bounds.registry import KINDS
+from synth.bounds.registry import BOUND_KINDS
 from synth.bounds.search import DEFAULT
 from synth.model.deadline import now
 from synth.model.pattern import read_pattern
@@ -261,7 +261,7 @@ def solved(seed: int, number: int, workers: Workers, planted: str = "") -> Count
 
 def _compare(count: Count, number: int, case: Drawn, bound: Bound, algorithm: Algorithm, planted: str) -> None:
     """Check every witness against the schedule at every size, and the bound for large messages against packed trees."""
-    factors = dict.fromkeys(KINDS, 1.0) | ({planted: PLANTED} if planted else {})
+    factors = dict.fromkeys(BOUND_KINDS, 1.0) | ({planted: PLANTED} if planted else {})
     for size in (case.size_bytes, *(case.size_bytes * part for part in OTHER_SIZES)):
         time_us = algorithm.time_us(size)
         for kind, factor in factors.items():
@@ -327,7 +327,7 @@ def text(total: Count, seed: int) -> str:
         f" packing of trees takes ({total.slopes} problems). One problem of {ONE_OF} is bounded by windows of time too."
     )
     figure = f"{refuted}. Time / bound has the median {gaps[len(gaps) // 2]:.3f} and the minimum {gaps[0]:.9f}."
-    rows = [[kind, total.claims[kind], total.met[kind], total.seen[kind]] for kind in KINDS if total.claims[kind]]
+    rows = [[kind, total.claims[kind], total.met[kind], total.seen[kind]] for kind in BOUND_KINDS if total.claims[kind]]
     rows.append(["µs a byte of large messages", total.slopes, total.slopes_met, total.slopes_met])
     titles = ("kind of bound", "claims", "met by a schedule", "refuted if 1 % higher")
     parts = [about, figure, grid(titles, rows), *(f"- {line}" for line in total.refuted)]
@@ -343,7 +343,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--one", type=int, metavar="NUMBER", help="solve this problem only, and write no table")
     parser.add_argument(
-        "--plant", choices=list(KINDS), help="raise the claims of this kind by 1 %%, to see them refuted"
+        "--plant", choices=list(BOUND_KINDS), help="raise the claims of this kind by 1 %%, to see them refuted"
     )
     options = parser.parse_args()
     total, until = Count(), time.time() + 60 * options.minutes

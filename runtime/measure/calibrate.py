@@ -18,7 +18,7 @@ import numpy as np
 
 from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, each_direction, worst_within
 from synth.model.collective import Floats, Ints
-from topologies.costs import KINDS, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol
+from topologies.costs import LINK_KINDS, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol
 from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology
@@ -123,7 +123,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
         links[a, b] = MeasuredLink(alpha[a, b].value, gbs, alpha[a, b].spread, forward.spread)
     shared = {}
     for limit, limit_pairs in pairs_by_limit(topology).items():
-        slowest = max((kinds[pair] for pair in limit_pairs), key=KINDS.index)  # A program has one protocol.
+        slowest = max((kinds[pair] for pair in limit_pairs), key=LINK_KINDS.index)  # A program has one protocol.
         protocol = fastest[slowest]
         shared[limit] = _measure_shared(meter, limit, limit_pairs, protocol, costs[protocol][slowest].blocks)
     return Calibration(links, shared, costs, tuple(meter.noise.remarks))
@@ -262,7 +262,7 @@ def _pairs_by_kind(topology: Topology) -> dict[str, list[tuple[int, int]]]:
     for pair, links in sorted(_crossed(topology)):
         if pair not in counted_pairs:
             counted_pairs.add(pair)
-            by_kind.setdefault(KINDS[int(topology.link_kind[links].max())], []).append(pair)
+            by_kind.setdefault(LINK_KINDS[int(topology.link_kind[links].max())], []).append(pair)
     return by_kind
 
 
@@ -329,7 +329,7 @@ def _origin(by_kind: Mapping[str, OnKind], limited: bool, stated: Protocol) -> s
         )
 
     stated_fields = [
-        *(["links"] if stated.links != KINDS else []),
+        *(["links"] if stated.links != LINK_KINDS else []),
         *(["switch_ops"] if stated.switch_ops is not None else []),
     ]
     block = "" if limited else "; one threadblock fills a link, so none is stated for it"

@@ -17,7 +17,7 @@ from runtime.torch.table import SPLIT_ALLTOALL, TableCall
 
 _SEED = 1
 _OTHER_SIZES = 64  # Runs after which sizes return; a back end keeps the plans of fewer sizes than these.
-_SPREAD = 0.25  # Of nearly equal blocks.
+_SPREAD = 0.25  # Largest relative difference of a nearly equal block from the mean.
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ class SplitCase(Case):
 
     @cached_property
     def matrices(self) -> list[Sizes]:
-        """Return the elements of all blocks of each call, as [giving place][taking place].
+        """Return the four matrices of a run: the elements of each block, as [giving place][taking place].
 
-        Blocks are nearly equal, have sizes by Zipf's law whatever their ranks, and by Zipf's law for the ranks that
-        take them, as experts of different popularity; the last matrix is that with the most popular ones.
+        The blocks of the first differ by a quarter at most. Those of the second have sizes by Zipf's law (exponent 1)
+        over all pairs of ranks. In the last two all ranks send by the same Zipf's law over the ranks that take the
+        blocks (exponents 0.5 and 1), as to experts of different popularity.
         """
         draw, n = np.random.default_rng(_SEED), len(self.ranks)
 

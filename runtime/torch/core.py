@@ -455,7 +455,9 @@ class Core:
         """
         tag = call_tag(number, "barrier")
         with self.watch.guard(Waiting("barrier", number), new=True):
-            wait_for_all(Transport(self.messages, self.ranks, self.rank, tag, "barrier", in_vain=self.watch.is_left))
+            wait_for_all(
+                Transport(self.messages, self.ranks, self.rank, tag, "barrier", in_vain=self.watch.abandons_waits)
+            )
 
     def _start(
         self,
@@ -485,7 +487,7 @@ class Core:
         waiting = issued.waiting
         tag = call_tag(waiting.number, issued.text)
         waited_s: dict[int, float] = defaultdict(float)
-        text, limit, in_vain = waiting.text, terms.timeout, self.watch.is_left
+        text, limit, in_vain = waiting.text, terms.timeout, self.watch.abandons_waits
         transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited_s, limit, in_vain)
 
         def function() -> None:

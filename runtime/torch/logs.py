@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from synth.model.registry import KINDS
+from synth.model.registry import COLLECTIVE_KINDS
 from synth.storage.columns import replaced
 
 LOG_FORMAT = "synth-torch-log-1"
@@ -109,7 +109,9 @@ class SizeClass:
         """
         mean_us = self.seconds / self.calls * 1e6
         algbw = self.size_bytes / self.calls / mean_us / 1e3 if mean_us else 0.0
-        factor = KINDS[collective].bus_factor(ranks) if collective in KINDS and ranks > 1 else None
+        factor = (
+            COLLECTIVE_KINDS[collective].bus_factor(ranks) if collective in COLLECTIVE_KINDS and ranks > 1 else None
+        )
         # The mean lies in the class too.
         low = 1 << max(0, (self.size_bytes // self.calls).bit_length() - 1)
         return {

@@ -17,7 +17,7 @@ from synth.baselines.nccl.communicator import nics_of, nodes_of
 from synth.baselines.nccl.figures import RING, TREE
 from synth.baselines.nccl.fitted import PAIRS, fitted_model
 from synth.baselines.nccl.model import LibraryChoice
-from synth.model.registry import KINDS
+from synth.model.registry import COLLECTIVE_KINDS
 from synth.model.text import format_count, format_size, format_time
 from topologies.costs import Costs
 from topologies.errors import InputError, NotModelled
@@ -230,8 +230,8 @@ def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> 
         InputError: As for `judge`.
     """
     place = f"line {run.line}"
-    if run.collective not in KINDS:
-        raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(KINDS)}")
+    if run.collective not in COLLECTIVE_KINDS:
+        raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(COLLECTIVE_KINDS)}")
     if group is not None and run.ranks and len(group) != run.ranks:
         raise InputError(f"{place}: {run.ranks} ranks took part, and --group names {len(group)}")
     if run.ranks > topology.nranks:
@@ -243,7 +243,7 @@ def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> 
     ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
     if run.root >= len(ranks):
         raise InputError(f"{place}: the root is rank {run.root}, and {len(ranks)} ranks took part")
-    is_rooted = KINDS[run.collective].rooted and run.root >= 0
+    is_rooted = COLLECTIVE_KINDS[run.collective].rooted and run.root >= 0
     return run.collective, ranks, ranks[run.root] if is_rooted else None
 
 

@@ -303,7 +303,7 @@ def make_sweep(variants: Sequence[Variant], collectives: Sequence[str], sizes: S
 
     Args:
         variants: The variants.
-        collectives: Names of rows of `KINDS`, of blocks of one size.
+        collectives: Names of rows of `COLLECTIVE_KINDS`, of blocks of one size.
         sizes: Message sizes in bytes.
         budget_s: Seconds for the search of each problem. Its class of `WORKS_S` decides; the clock ends a problem after
             four times as long.

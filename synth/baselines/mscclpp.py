@@ -19,7 +19,7 @@ from synth.baselines.nccl.communicator import nodes_of
 from synth.baselines.nccl.figures import CAPABILITY_HOPPER, LL, SIMPLE
 from synth.baselines.nccl.model import LibraryChoice
 from topologies.costed import protocols_of, with_protocol
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import NotModelled
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -182,5 +182,5 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
 
 def _on_nvswitches(topology: Topology) -> bool:
     """Return True if some NVLink leads to a switch."""
-    nvlink = topology.link_kind == KINDS.index("nvlink")
+    nvlink = topology.link_kind == LINK_KINDS.index("nvlink")
     return bool((topology.link_dst[nvlink] >= topology.nranks).any())

@@ -262,9 +262,9 @@ def _kinds() -> dict[str, BoundKind]:
 
     It imports the modules of the searches, which a command that proves nothing does without.
     """
-    from synth.bounds.registry import KINDS
+    from synth.bounds.registry import BOUND_KINDS
 
-    return KINDS
+    return BOUND_KINDS
 
 
 @lru_cache(maxsize=6)

@@ -78,12 +78,12 @@ class KindRow(Generic[_W]):
 
 
 # The order matters: of witnesses that prove the same, the one of the earlier kind counts.
-KINDS: dict[str, BoundKind] = {}
+BOUND_KINDS: dict[str, BoundKind] = {}
 
 
 def register(kind: BoundKind) -> None:
     """Add a kind of bound after all others, or replace the kind of the same name (`witness_class.kind`)."""
-    KINDS[kind.witness_class.kind] = kind
+    BOUND_KINDS[kind.witness_class.kind] = kind
 
 
 # The row names its class twice: without the brackets mypy would infer the class `Witness`, and accept any search.

@@ -35,10 +35,11 @@ class LinkCapacity:
 
 
 def capacities(problem: Problem) -> list[LinkCapacity]:
-    """Return the capacities of the network's resources, and then of the links' own bandwidths.
+    """Return the capacities of the network's resources, and then of the links' own bandwidths, without implied ones.
 
-    Those are left out that a capacity of the same links implies (of equals the first stays), or a capacity of more
-    links where there are no hyperlinks. So are resources that no link uses.
+    Of capacities of the same links only the smallest stays, the first of equal ones. Without hyperlinks, a capacity is
+    also left out if the capacity of a larger set, with all its links, is no higher. Resources that no link uses are
+    left out.
     """
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, LinkCapacity] = {}

@@ -4,6 +4,14 @@ A witness gives a lower limit in µs for any message size, in the model of `docs
 algorithms and all numbers of chunks. Each kind is a class: its fields say what to look at, and its `limit` computes
 what that proves. The searches make witnesses that claim nothing. The classes import none of the searches, no engine and
 no solver; they share with the searches only `metric` and `distances`, by which they measure lengths.
+
+A row of a proof file has the same fields for all kinds (`_FORM` of `synth/storage/proof.py`). So kinds share the names
+of fields, and each kind says what its fields hold: `parts` are sets of ranks (the nodes of the network, a partition, or
+one set), `times` are times in µs, and `prices` are (index, number) pairs.
+
+Some witnesses prove a time T for messages of `at_bytes` bytes. Larger messages then need T too. A smaller message needs
+at least its part of T: a faster schedule of it, with all times stretched in proportion, would be a schedule for
+`at_bytes` that is faster than T.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def _relayed(problem: Problem, between: Ints) -> Ints:
 
 
 def _copies(problem: Problem, between: Ints, net: CsrNetwork, size_bytes: int, deadline: float) -> Schedule:
-    """Return the untimed schedule of a copying problem with several chunks a block, in the order of a list schedule.
+    """Return an untimed schedule of an all-gather: some chunks go by way of a middle rank, the others go directly.
+
+    `_relayed` says how many chunks of a block each other rank passes on to all the rest. These leave first. The order
+    of the sends is that of the best list schedule that `ordered` finds.
 
     Args:
         problem: The problem.

@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.model.numbers import without_common_divisor
-from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, CollectiveKind, find_kind, parse_name
+from synth.model.registry import (
+    AHEAD,
+    BUFFER,
+    COLLECTIVE_KINDS,
+    EVERY,
+    OWN,
+    PAIR,
+    ROOT,
+    CollectiveKind,
+    find_kind,
+    parse_name,
+)
 from synth.model.text import format_count
 from topologies.arrays import grouped, positions
 from topologies.errors import InputError
@@ -494,7 +505,7 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         InputError: The sizes have another shape, k < 2, a size is negative or not finite, a sum is too large for a
             float, or no rank sends anything to another rank.
     """
-    kind = KINDS[parse_name(name)]
+    kind = COLLECTIVE_KINDS[parse_name(name)]
     form = "k rows of k numbers (bytes)" if kind.by_pair else "one number (bytes) for each rank"
     try:
         table = np.asarray(sizes_bytes, dtype=np.float64)
@@ -536,7 +547,7 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         in_index,
         out_index,
         nchunks=int(is_kept.sum()),
-        reduces=KINDS[kind.even].reduces,
+        reduces=COLLECTIVE_KINDS[kind.even].reduces,
         root=even.root,
         sizes=_whole_proportions(table),
         block=np.arange(int(is_kept.sum())),
@@ -595,11 +606,11 @@ def named(name: str, nranks: int, chunks: int, root: int = 0, sizes: Floats | No
             number of ranks; there are fewer than two ranks or no chunks, the root is outside the group, or a condition
             has more than 40 million rows.
     """
-    kind = KINDS[parse_name(name)]
+    kind = COLLECTIVE_KINDS[parse_name(name)]
     if kind.even and sizes is None:
         raise InputError(f"{kind.name}: its name does not state the sizes of its blocks; give them (--sizes)")
     if sizes is not None and not kind.even:
-        forms = ", ".join(f"{row.name} instead of {row.even}" for row in KINDS.values() if row.even)
+        forms = ", ".join(f"{row.name} instead of {row.even}" for row in COLLECTIVE_KINDS.values() if row.even)
         raise InputError(f"sizes: {kind.name} has blocks of one size; leave them out (with sizes: {forms})")
     if nranks < 2:
         raise InputError(f"group: has {nranks} rank; it must be at least 2")

@@ -39,7 +39,10 @@ def taking(example: str) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        """Return the function with a check of calls that fail."""
+        """Return the function such that a wrong keyword or argument raises an InputError of one line.
+
+        In the text of other InputErrors, options of the command line become the function's keywords.
+        """
         signature = inspect.signature(function)
         name = function.__qualname__.removesuffix(".__init__").removesuffix(".__new__")
         keywords = [keyword for keyword in signature.parameters if keyword not in ("self", "cls")]

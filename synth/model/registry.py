@@ -142,20 +142,20 @@ class CollectiveKind:
         return nranks * nranks if wide else nranks
 
 
-KINDS: dict[str, CollectiveKind] = {}
+COLLECTIVE_KINDS: dict[str, CollectiveKind] = {}
 
 
 def register(row: CollectiveKind) -> None:
-    """Add a collective to `KINDS`, after all others; its name and spellings must be new.
+    """Add a collective to `COLLECTIVE_KINDS`, after all others; its name and spellings must be new.
 
     Raises:
         InputError: Another row has the name or a spelling.
     """
-    registered = {name for kind in KINDS.values() for name in (kind.name, *kind.spellings)}
+    registered = {name for kind in COLLECTIVE_KINDS.values() for name in (kind.name, *kind.spellings)}
     for name in (row.name, *row.spellings):
         if name in registered:
             raise InputError(f"collective: {name!r} is registered already; choose a new name")
-    KINDS[row.name] = row
+    COLLECTIVE_KINDS[row.name] = row
 
 
 for _row in (
@@ -202,7 +202,7 @@ _PATTERN = CollectiveKind("", "A pattern of your own.")
 
 def find_kind(name: str) -> CollectiveKind:
     """Return the row of a collective's own name; for any other name an empty row that claims nothing."""
-    return KINDS.get(name, _PATTERN)
+    return COLLECTIVE_KINDS.get(name, _PATTERN)
 
 
 def parse_name(text: str) -> str:
@@ -214,9 +214,11 @@ def parse_name(text: str) -> str:
         InputError: The name is unknown; the message has the nearest names, or else all.
     """
     plain = text.lower().replace("_", "").replace("-", "")
-    for row in KINDS.values():
+    for row in COLLECTIVE_KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
     if plain == "pattern":
         raise InputError('collective: a pattern is a file of yours; it must be synth.read_pattern("FILE.toml")')
-    raise InputError(f"collective: {text[:24]!r} is not known; {right_name(plain, list(KINDS), 'synth --help')}")
+    raise InputError(
+        f"collective: {text[:24]!r} is not known; {right_name(plain, list(COLLECTIVE_KINDS), 'synth --help')}"
+    )

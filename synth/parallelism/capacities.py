@@ -158,7 +158,13 @@ class _Clustering:
         self._most_cells = min(MOST_CELLS, tuning.cells_of_rank * len(self.used))
 
     def run(self, count: int, seed: int, start: int) -> tuple[float, list[Floats]]:
-        """Return (sum of the times in µs, shapes of the centres) of one start."""
+        """Return (sum of the times in µs, shapes of the centres) of the best clustering from one start.
+
+        Args:
+            count: Most centres.
+            seed: Seed of the random choice of the first clusters.
+            start: Number of the start, which makes its choice another.
+        """
         owner = self._first_owner(count, np.random.default_rng([seed, start]))
         best: tuple[float, list[Floats]] = (np.inf, [])
         for _ in checking_deadline(range(self._tuning.rounds)):

@@ -80,7 +80,11 @@ def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workloa
 
 
 def least_crossing_of_all(calls: Sequence[Call], sizes: Sequence[int], part: int) -> Floats:
-    """Return the bytes that must at least enter and leave a part of the ranks, under the best placement for all calls.
+    """Return the bytes that must at least enter and leave a part of the ranks, whatever the placement of the axes.
+
+    It is the largest of these bounds: the sum over calls of what each needs under its own best placement, and, for
+    every order of the axes, what calls over different axes need under one placement (`least_of_all`). The latter count
+    only for parts of up to `MOST_PART` ranks and 2 to `MOST_AXES` axes of more than one rank.
 
     Args:
         calls: The calls; each counts with all its runs.

@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from synth.model.registry import KINDS, parse_name
+from synth.model.registry import COLLECTIVE_KINDS, parse_name
 from synth.model.sizes import MAX_SIZE, parse_size
 from synth.parallelism.axes import Axis, axes_named
 from synth.parallelism.formula import evaluate
@@ -261,8 +261,10 @@ def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Ma
         collective = parse_name(table["collective"])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if KINDS[collective].even:
-        raise InputError(f"{where}: collective {collective} needs sizes of blocks; it must be {KINDS[collective].even}")
+    if COLLECTIVE_KINDS[collective].even:
+        raise InputError(
+            f"{where}: collective {collective} needs sizes of blocks; it must be {COLLECTIVE_KINDS[collective].even}"
+        )
     return Call(
         name=name,
         collective=collective,

@@ -131,10 +131,11 @@ def _raised(
 
 
 def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem, until: float = np.inf) -> StatePrices:
-    """Return the best prices of some rounds of mirror ascent, with what they prove.
+    """Return the best prices of links that some rounds of mirror ascent find, with what they prove.
 
-    The program is to raise the length of all shortest paths by what the best state offers. A price rises where shortest
-    paths use more of a link than the best state gives, and falls elsewhere.
+    The rounds raise the ratio of what all blocks pay on shortest paths by the prices to what the bandwidths of the best
+    state are worth by the prices. A price rises where shortest paths use more of a link than the best state gives, and
+    falls elsewhere.
 
     Args:
         network: The network.

@@ -39,7 +39,7 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
         alpha_us[place] = np.minimum(alpha_us[place], state.alpha_us)
         gbs[place] = np.maximum(gbs[place], state.bandwidth_gbs)
     limits = []
-    for name, links in _shared(states, places, keys, count):
+    for name, links in _limited_links(states, places, keys, count):
         best_gbs = max(_carried_gbs(state, links[place]) for state, place in zip(states, places, strict=True))
         if links.any() and best_gbs < gbs[links].sum() * (1 - 1e-12):
             limits.append(Limit(name, np.flatnonzero(links), best_gbs))
@@ -73,12 +73,24 @@ def _keys(state: Topology) -> Ints:
     return state.link_src * state.nranks + state.link_dst
 
 
-def _shared(states: Sequence[Topology], places: Sequence[Ints], keys: Ints, count: int) -> Iterator[tuple[str, Bools]]:
-    """Yield the names and links of the limits: flags over the links of all states, by their sorted keys."""
+def _limited_links(
+    states: Sequence[Topology], places: Sequence[Ints], keys: Ints, nranks: int
+) -> Iterator[tuple[str, Bools]]:
+    """Yield (name, flags of its links) of each limit that a relaxed network may have.
+
+    First comes the limit of all links, then those of what each rank sends and receives, then those of each state's own
+    limits.
+
+    Args:
+        states: The states.
+        places: For each state, the numbers that its links have in the relaxed network.
+        keys: source · nranks + destination of each link of the relaxed network, ascending.
+        nranks: Number of ranks.
+    """
     yield LIMITS[0], np.ones(len(keys), dtype=bool)
-    for rank in range(count):
-        yield f"{LIMITS[1]} {rank}", keys // count == rank
-        yield f"{LIMITS[2]} {rank}", keys % count == rank
+    for rank in range(nranks):
+        yield f"{LIMITS[1]} {rank}", keys // nranks == rank
+        yield f"{LIMITS[2]} {rank}", keys % nranks == rank
     for number, (state, place) in enumerate(zip(states, places, strict=True)):
         for limit in state.limits:
             links = np.zeros(len(keys), dtype=bool)

@@ -1,7 +1,7 @@
 """Search for schedules that say when a network changes: sequences of states first, then the phases of the best ones.
 
-`SequenceTable` is a dynamic programme over (phase, state): the least time between any two ranks through a sequence is
-the min-plus product of the states' tables. The most promising sequences of every length are routed
+Sequences are extended by one state at a time (`_ranked_sequences`): the least time between any two ranks through a
+sequence is the min-plus product of the states' tables. The most promising sequences of every length are routed
 (`synth.reconfiguration.routing`), and the engines of the usual search solve their phases.
 """
 

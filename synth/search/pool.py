@@ -407,7 +407,8 @@ class Pool:
     def _improve_better(self, offer: Offer, size_bytes: int) -> bool:
         """Lower an algorithm with a program again if its schedule is faster than that of an offer without one.
 
-        So what may become the fastest is worked on first. Return whether there was such an algorithm.
+        Of several such algorithms it takes the one with the fastest schedule. Return True if a faster program of it was
+        made (`_improve`); return False also if there is none, or if the budget is patient.
 
         Args:
             offer: The fastest algorithm, which has no program.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, chunks_by_ends, in_shape, named, one_shot
 from synth.model.problem import Problem, check_ranks, make_problem
-from synth.model.registry import KINDS, find_kind
+from synth.model.registry import COLLECTIVE_KINDS, find_kind
 from synth.storage.columns import ColumnFile
 from synth.symmetry.quotient import quotient_by, representative_chunks
 from synth.symmetry.quotient_check import check_translations
@@ -266,7 +266,7 @@ def _rebuild_quotient(
     """
     name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
-        quotient_names = [kind.name for kind in KINDS.values() if kind.translatable]
+        quotient_names = [kind.name for kind in COLLECTIVE_KINDS.values() if kind.translatable]
         table.fail(
             "name", f"{shown(name)} has no quotient; it must be one of {', '.join(quotient_names)}, without relays"
         )
@@ -330,7 +330,7 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
         table.fail("ranks", f"{table.values['ranks']} ranks; it must be {nranks} as in the group")
     if not table.boolean("columns"):
         if not find_kind(name).by_name:
-            defined_names = [kind.name for kind in KINDS.values() if kind.by_name]
+            defined_names = [kind.name for kind in COLLECTIVE_KINDS.values() if kind.by_name]
             table.fail(
                 "name", f"{shown(name)} needs columns that state it; else it must be one of {', '.join(defined_names)}"
             )

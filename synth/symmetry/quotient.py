@@ -20,7 +20,7 @@ import numpy as np
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named
 from synth.model.deadline import check_deadline
 from synth.model.problem import Problem, Quotient, check_group
-from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
+from synth.model.registry import COLLECTIVE_KINDS, OWN, PAIR, find_kind, parse_name
 from synth.model.schedule import Schedule, follows_same
 from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.arrays import strongly_connected
@@ -98,7 +98,7 @@ def quotient_by(
     name, members = parse_name(name), check_group(group, topology.nranks)
     check_translations(translations, len(members))
     if not find_kind(name).translatable or not translations:
-        quotient_names = [kind.name for kind in KINDS.values() if kind.translatable]
+        quotient_names = [kind.name for kind in COLLECTIVE_KINDS.values() if kind.translatable]
         raise QuotientRefused(
             f"quotient: {name} by {len(translations)} translations;"
             f" it must be {' or '.join(quotient_names)}, by at least one"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emit.chakra import format as chakra
-from emit.formats import FORMATS, verify_file, write_trace
+from emit.formats import PROGRAM_FORMATS, verify_file, write_trace
 from emit.loggopsim import format as goal
 from emit.operations import CALC, RECV, SEND, Operation, chunks_of, operations_of, whole_size
 from emit.operations_check import text_of
@@ -18,7 +18,7 @@ from tests.emit.small_programs import RIGHT, ring_allgather, ring_allreduce, wit
 from topologies.errors import InputError
 
 Ranks = list[list[Operation]]
-TRACES = [trace_format for trace_format in FORMATS.values() if trace_format.simulator]
+TRACES = [trace_format for trace_format in PROGRAM_FORMATS.values() if trace_format.simulator]
 
 
 def put(folder: Path, format_name: str, ranks: Ranks, program: Program | None) -> Path:

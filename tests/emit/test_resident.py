@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emit.compiler.lower import lower
-from emit.formats import FORMATS, check_place, verify_file, write_program
+from emit.formats import PROGRAM_FORMATS, check_place, verify_file, write_program
 from emit.library import load_index
 from emit.library.programs import Programs
 from emit.library.saving.save import save
@@ -33,11 +33,11 @@ WIDE = alltoall(6, protocol="LL")
 def test_verify_refuses_more_threadblocks_than_sms(tmp_path: Path, target: Target) -> None:
     path = tmp_path / f"wide{target.suffix}"
     path.write_text(write_program(WIDE, None, target))
-    most = max(FORMATS[target.format].threadblocks(WIDE, path))
+    most = max(PROGRAM_FORMATS[target.format].threadblocks(WIDE, path))
     assert most > 4
     verdict = verify_file(path)
     assert verdict.status == "right"
-    blocks = FORMATS[target.format].threadblocks(verdict.program, path)
+    blocks = PROGRAM_FORMATS[target.format].threadblocks(verdict.program, path)
     ring = load("ring:6")
     for sms in (0, most, 108):
         assert check_place(verdict, blocks, replace(ring, sms=sms), range(6)) == verdict
@@ -50,7 +50,7 @@ def test_verify_refuses_more_threadblocks_than_sms(tmp_path: Path, target: Targe
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_no_target_writes_more_threadblocks_than_sms(target: Target) -> None:
     text = write_program(WIDE, None, target)
-    most = max(FORMATS[target.format].threadblocks(WIDE, text))
+    most = max(PROGRAM_FORMATS[target.format].threadblocks(WIDE, text))
     assert write_program(WIDE, None, on_devices(target, 108, TargetSettings(sms=most))) == text
     with pytest.raises(InputError, match=f"has {most} threadblocks on {most - 1} SMs"):
         write_program(WIDE, None, on_devices(target, 108, TargetSettings(sms=most - 1)))

@@ -9,7 +9,7 @@ import pytest
 
 from emit.check.limits import check_limits
 from emit.findings import Findings
-from emit.formats import FORMATS, format_of, verify_file, verify_program
+from emit.formats import PROGRAM_FORMATS, format_of, verify_file, verify_program
 from emit.library.programs import executor_for
 from emit.msccl.format import write_msccl
 from emit.program import FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
@@ -23,7 +23,7 @@ from topologies.load import load
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_row_fits_its_format(target: Target) -> None:
-    form = FORMATS[target.format]
+    form = PROGRAM_FORMATS[target.format]
     assert target.suffix == form.suffix
     assert target.runs_here == form.has_program
     assert form.load
@@ -38,7 +38,7 @@ def test_format_of_a_file_by_name_or_content(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / "file").write_text(text)
         assert format_of(tmp_path / "file").name == name
-        assert format_of(f"nowhere/a{FORMATS[name].suffix.upper()}").name == name
+        assert format_of(f"nowhere/a{PROGRAM_FORMATS[name].suffix.upper()}").name == name
     assert format_of("nowhere/a").name == format_of(tmp_path).name == "msccl"
     (tmp_path / "ring").write_text(texts["msccl"])
     assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.formats import FORMATS as TRACES
+from emit.formats import PROGRAM_FORMATS as TRACES
 from emit.formats import write_trace
 from emit.goal import Goal
 from emit.library.index import load_index

@@ -78,7 +78,7 @@ def test_the_order_of_rooms_follows_the_import_contract() -> None:
 
 def test_the_example_question_is_registered() -> None:
     """Check that the rows that the page names have these names."""
-    kind = import_module("synth.model.registry").KINDS["allgather"]
+    kind = import_module("synth.model.registry").COLLECTIVE_KINDS["allgather"]
     assert "allgatherintotensor" in kind.spellings
 
 

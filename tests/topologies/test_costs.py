@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topologies.costed import protocols_of, with_costs, with_protocol, without_costs
-from topologies.costs import ANY, KINDS, PROTOCOLS, Costs, Protocol, SwitchCosts
+from topologies.costs import ANY, LINK_KINDS, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.machines import machines
@@ -178,4 +178,4 @@ def test_costs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="threadblock_gbs=0"):
         load("ring:4,threadblock_gbs=0")
     assert load("ring:4,start_us=3").costs == Costs({p: Protocol(3) for p in ("LL", "Simple")}, "given")
-    assert KINDS[0] == "other"
+    assert LINK_KINDS[0] == "other"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.topologies.topology_texts import GOOD, NIC, complaint, same
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
-from topologies.importers import FORMATS, MAX_FILE_BYTES, TopologyFormat
+from topologies.importers import MAX_FILE_BYTES, TOPOLOGY_FORMATS, TopologyFormat
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -110,9 +110,9 @@ def read_toy(text: str, origin: str) -> Machine:
 @pytest.fixture
 def _toy_format() -> Iterator[None]:
     row = TopologyFormat("toy", ".toy", lambda text: text.startswith("toy "), read_toy)
-    FORMATS.insert(0, row)
+    TOPOLOGY_FORMATS.insert(0, row)
     yield
-    FORMATS.remove(row)
+    TOPOLOGY_FORMATS.remove(row)
 
 
 @pytest.mark.usefixtures("_toy_format")

@@ -68,7 +68,7 @@ class TopologyFormat:
 
 
 # The first format that matches reads the file. TOML is the last, and its reader reports the errors of unknown texts.
-FORMATS: list[TopologyFormat] = [
+TOPOLOGY_FORMATS: list[TopologyFormat] = [
     TopologyFormat("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
     TopologyFormat("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
     TopologyFormat("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover, is_fabric=True),
@@ -90,4 +90,4 @@ FORMATS: list[TopologyFormat] = [
 
 def format_of(text: str) -> TopologyFormat:
     """Return the format of a file's text; TOML, whose reader reports the error, where no format matches."""
-    return next(row for row in FORMATS if row.matches(text))
+    return next(row for row in TOPOLOGY_FORMATS if row.matches(text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from topologies.clusters import Machine, join
 from topologies.compare import compare
 from topologies.errors import InputError
-from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
+from topologies.importers import MAX_FILE_BYTES, TOPOLOGY_FORMATS, format_of
 from topologies.importers.fabric import Dumped, Fabric, Port, ports_of
 from topologies.importers.nvidia_smi import is_status
 from topologies.text.files import origin_of, read_text
@@ -85,7 +85,7 @@ def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
         (matrix,) = texts.keys() - set(status)
         texts = {matrix: f"{texts[matrix]}\n{texts[status[0]]}"}
     for path, text in texts.items():
-        if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # The text is no TOML either.
+        if format_of(text) is TOPOLOGY_FORMATS[-1] and not _ASSIGNS.search(text):  # The text is no TOML either.
             raise InputError(
                 f"{origin_of(path)}: is of no known format; it must be what a tool prints of a machine, as synth topo "
                 "import --help lists"

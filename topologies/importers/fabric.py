@@ -16,7 +16,7 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints
 from topologies.clusters import Machine, NicPort, Nics
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.merging import merge_switches
@@ -306,7 +306,7 @@ class Fabric:
         """
         rows: list[tuple[int, int, float, float, int]] = []
         limits: list[Limit] = []
-        network, first = KINDS.index("network"), 0
+        network, first = LINK_KINDS.index("network"), 0
         for i, placed_node in enumerate(placed_nodes):
             node = placed_node.topology
             vertex = np.arange(node.nvertices)

@@ -15,7 +15,7 @@ import numpy as np
 
 from topologies.arrays import components
 from topologies.clusters import Machine, NicPort, Nics
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
 from topologies.text.counts import format_count
@@ -88,7 +88,7 @@ class Node:
             InputError: No path joins the devices.
         """
         links: dict[tuple[Vertex, Vertex], tuple[float, float, int]] = {}
-        fast, slow = KINDS.index("nvlink" if self.kind == "NVLink" else "other"), KINDS.index("pcie")
+        fast, slow = LINK_KINDS.index("nvlink" if self.kind == "NVLink" else "other"), LINK_KINDS.index("pcie")
         for (a, b), gbs in self.fast.items():
             links[a, b] = gbs, FAST_ALPHA_US if isinstance(a, int) and isinstance(b, int) else FAST_ALPHA_US / 2, fast
         joined = _joins_all(self.devices, self.fast)

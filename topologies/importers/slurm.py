@@ -19,7 +19,7 @@ def is_slurm(text: str) -> bool:
 
 
 def read_slurm(text: str, origin: str) -> Fabric:
-    """Return the tree of a text as a fabric, whose rates are assumed.
+    """Read Slurm's topology.conf, and return its tree of switches as a fabric; its rates are assumed.
 
     Raises:
         InputError: The text is no topology.conf; the message is one line with the line of the file.

@@ -49,7 +49,9 @@ def is_topograph(text: str) -> bool:
 
 
 def read_topograph(text: str, origin: str) -> Fabric:
-    """Return the fabric of a text, whose rates are assumed.
+    """Read a file that states how nodes are connected, and return the fabric; its rates are assumed.
+
+    The module lists the forms of such files.
 
     Raises:
         InputError: The text states no fabric, or it is YAML and PyYAML is not installed; the message is one line.

@@ -102,6 +102,8 @@ class FabricTree:
     def _hosts_below(self, above: dict[str, str]) -> dict[str, int]:
         """Return the number of hosts below each switch, directly or through other switches.
 
+        `above` has, by the name of each switch, the switch above it; the topmost ones are missing.
+
         Raises:
             InputError: The switches form a ring.
         """

@@ -174,11 +174,13 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
 
     Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
     and bandwidth, and the links of every resource onto those of one of equal capacity (an exact check). No resource is
-    over capacity when all translates of one send use it at once (see `orbits`). A look at the translates of a few links
-    refuses most groups that crowd a resource, such as those of all nodes below an oversubscribed spine, and single
-    translations, such as one of unlike rails; after
-    `TUNING.sampled_groups` such groups, or `TUNING.crowded_groups` that only the exact check refuses, the search ends
-    without a result. Of groups of equal order the one with the fewest translations is returned.
+    over capacity when all translates of one send use it at once (see `orbits`). Of groups of equal order the one with
+    the fewest translations is returned.
+
+    Before the exact check, a sample of the links refuses most groups that crowd a resource, such as those of all nodes
+    below an oversubscribed spine, and single translations, such as one of unlike rails. The search ends without a
+    result after `TUNING.sampled_groups` groups that the sample refuses, or `TUNING.crowded_groups` that only the exact
+    check refuses.
 
     Args:
         net: The network.

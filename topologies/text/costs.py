@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from topologies.costs import KINDS, MAX_COST_US, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol, SwitchCosts
+from topologies.costs import LINK_KINDS, MAX_COST_US, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.text.fields import Fields, parse_toml
 from topologies.text.files import origin_of, read_text
 from topologies.topology import MAX_GBS, MIN_GBS
@@ -58,16 +58,16 @@ def _protocol(table: Fields) -> Protocol:
         part = table.sub(key)
         by_kind[key] = {}
         if part is not None:
-            part.only(KINDS)
-            by_kind[key] = {kind: part.number(kind, low, high, unit) for kind in KINDS if kind in part.values}
-    links = table.strings("links", KINDS)
+            part.only(LINK_KINDS)
+            by_kind[key] = {kind: part.number(kind, low, high, unit) for kind in LINK_KINDS if kind in part.values}
+    links = table.strings("links", LINK_KINDS)
     for kind in links:
-        if kind not in KINDS:
-            table.fail("links", f"holds {kind[:40]!r}, which is no kind of link; it must be of {', '.join(KINDS)}")
+        if kind not in LINK_KINDS:
+            table.fail("links", f"holds {kind[:40]!r}, which is no kind of link; it must be of {', '.join(LINK_KINDS)}")
     return Protocol(
         start_us=table.number("start_us", 0.0, MAX_COST_US, "µs", 0.0),
         threadblock_gbs=table.number("threadblock_gbs", MIN_GBS, MAX_GBS, "GB/s", math.inf),
-        links=tuple(kind for kind in KINDS if kind in links),
+        links=tuple(kind for kind in LINK_KINDS if kind in links),
         switch_ops=_switch_ops(table.sub("switch_ops")),
         note=table.string("note", ""),
         **by_kind,
@@ -102,12 +102,12 @@ def costs_lines(costs: Costs) -> list[str]:
         for key, *_ in _BY_KIND:
             by_kind = getattr(protocol, key)
             if by_kind:
-                items = ", ".join(f"{kind} = {format_number(by_kind[kind])}" for kind in KINDS if kind in by_kind)
+                items = ", ".join(f"{kind} = {format_number(by_kind[kind])}" for kind in LINK_KINDS if kind in by_kind)
                 lines.append(f"{key} = {{{items}}}")
         if protocol.switch_ops is not None:
             latency, efficiency = map(format_number, (protocol.switch_ops.latency_us, protocol.switch_ops.efficiency))
             lines.append(f"switch_ops = {{latency_us = {latency}, efficiency = {efficiency}}}")
-        if protocol.links != KINDS:
+        if protocol.links != LINK_KINDS:
             lines.append(f"links = [{', '.join(map(quoted, protocol.links))}]")
     return lines
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
-from topologies.costs import KINDS, kind_numbers
+from topologies.costs import LINK_KINDS, kind_numbers
 from topologies.errors import InputError, did_you_mean, right_name
 from topologies.machines import machine_file, machines
 from topologies.text.costs import read_costs
@@ -396,8 +396,8 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
 def _kind(table: Fields, default: str) -> str:
     """Return the kind of links that a table states, or the default; raise InputError for an unknown kind."""
     name = table.string("kind", default)
-    if name not in KINDS:
-        table.fail("kind", f"{shown(name)} is no kind of link; it must be one of {', '.join(KINDS)}")
+    if name not in LINK_KINDS:
+        table.fail("kind", f"{shown(name)} is no kind of link; it must be one of {', '.join(LINK_KINDS)}")
     return name
 
 

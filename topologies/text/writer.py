@@ -9,7 +9,7 @@ import numpy as np
 
 from topologies.arrays import Ints, grouped
 from topologies.clusters import Nics
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.text.costs import costs_lines, format_number, quoted
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import NAMED, Topology
@@ -57,7 +57,7 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
         lines.append(f"gbs = {format_number(topo.bandwidth_gbs[index[0]])}")
         lines.append(f"alpha_us = {format_number(topo.alpha_us[index[0]])}")
         if topo.link_kind[index[0]]:
-            lines.append(f'kind = "{KINDS[topo.link_kind[index[0]]]}"')
+            lines.append(f'kind = "{LINK_KINDS[topo.link_kind[index[0]]]}"')
     for limit in topo.limits:
         pairs = _pairs(topo, topo.link_src[limit.links], topo.link_dst[limit.links])
         lines += ["", "[[limits]]", f"name = {quoted(limit.name)}", f"pairs = {pairs}"]

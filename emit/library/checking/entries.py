@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emit.formats import FORMATS
+from emit.formats import PROGRAM_FORMATS
 from emit.library.checking.figures import Evidence, check_figures
 from emit.library.checking.report import LibraryReport
 from emit.library.checking.schedules import CheckedSchedule, any_protocol, costed_as_stated, form_of
@@ -32,7 +32,7 @@ from synth.model.collective import in_shape
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem, make_problem
-from synth.model.registry import KINDS, find_kind
+from synth.model.registry import COLLECTIVE_KINDS, find_kind
 from synth.model.text import format_listed
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule
@@ -109,7 +109,7 @@ def entry_faults(
         if entry.network and now and entry.network != now:
             raise InputError(f"is for another network than {topology.name} now is")
         costed_topology = with_protocol(topology, program.protocol)
-        timed_for = partial(FORMATS[TARGETS[entry.target].format].predictor, text, program, costed_topology)
+        timed_for = partial(PROGRAM_FORMATS[TARGETS[entry.target].format].predictor, text, program, costed_topology)
         findings = check_figures(entry.row, _evidence(subject, timed_for(entry.communicator), witnesses_of))
         yield from findings.wrong
         if entry.is_of_plan:
@@ -243,7 +243,7 @@ def _member(row: Mapping[str, Any]) -> Member:
     Raises:
         InputError: If its collective is not known by its name or has a root, or its ranks or size are malformed.
     """
-    kind, ranks, size = KINDS.get(str(row["collective"])), row["ranks"], row["size_bytes"]
+    kind, ranks, size = COLLECTIVE_KINDS.get(str(row["collective"])), row["ranks"], row["size_bytes"]
     if (
         kind is None
         or not kind.by_name
@@ -266,7 +266,9 @@ def _requirement(entry: IndexEntry, topology: Topology | None, problem: Problem 
     """
     target = TARGETS[entry.target]
     is_named = (
-        entry.collective in KINDS and find_kind(entry.collective).by_name and entry.collective in target.collectives
+        entry.collective in COLLECTIVE_KINDS
+        and find_kind(entry.collective).by_name
+        and entry.collective in target.collectives
     )
     program_collective = entry.collective if is_named and not entry.relays else CUSTOM
 
@@ -320,7 +322,7 @@ def _other_program(entry: IndexEntry, program: Program, text: str) -> Iterator[s
     Threadblocks are the most that a rank has. What the entry does not state is not compared.
     """
     target = TARGETS[entry.target]
-    blocks = max(FORMATS[target.format].threadblocks(program, text))
+    blocks = max(PROGRAM_FORMATS[target.format].threadblocks(program, text))
     rows = (
         ("threadblocks", entry.row.get("threadblocks"), blocks),
         ("divides", entry.divides, divisor(program, target)),

@@ -12,7 +12,7 @@ from emit.library.library_file import network_digest
 from emit.library.networks import Networks
 from emit.library.overlay import FAULT, entries_left, read_fault
 from synth.model.problem import make_problem
-from synth.model.registry import KINDS, find_kind
+from synth.model.registry import COLLECTIVE_KINDS, find_kind
 from synth.model.text import format_listed
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
@@ -104,7 +104,7 @@ def _same_network(entry: IndexEntry, group: tuple[int, ...], healthy: Topology, 
         healthy: Topology without the failure.
         hurt: Topology with the failure.
     """
-    kind = KINDS.get(entry.collective)
+    kind = COLLECTIVE_KINDS.get(entry.collective)
     name = entry.collective if kind is not None and kind.by_name else "allgather"
     root = group[0] if find_kind(name).rooted else None
     try:

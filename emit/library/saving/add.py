@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from emit.formats import FORMATS, plain_name, write_program
+from emit.formats import PROGRAM_FORMATS, plain_name, write_program
 from emit.goal import Goal
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import state_goal
@@ -124,7 +124,10 @@ def _file(addition: Addition, library: Library, earlier: Sequence[IndexEntry]) -
     stem = Path(entry.file).stem[: min(63, addition.target.longest_name)]
     renamed = replace(addition.program, name=stem)
     nodes = None if addition.topology is None else addition.topology.nodes[list(entry.group)].tolist()
-    text, form = write_program(renamed, addition.goal, addition.target, nodes=nodes), FORMATS[addition.target.format]
+    text, form = (
+        write_program(renamed, addition.goal, addition.target, nodes=nodes),
+        PROGRAM_FORMATS[addition.target.format],
+    )
     most = most_bytes(renamed, addition.target.limits) if form.holds_program else form.writer.largest_message(text)
     if most is not None and most < entry.last_bytes:
         entry = entry.restated(max_bytes=most)
@@ -159,7 +162,7 @@ def _requirement(addition: Addition, entry: IndexEntry) -> Requirement:
 
 
 def _row(addition: Addition) -> dict[str, Any]:
-    """Return the row of a program's entry; its file name and its number of threadblocks only hold a place for now."""
+    """Return the row of a program's entry; its file name and its number of threadblocks are placeholders."""
     p = addition.program
     name = plain_name(p.name)
     group = list(addition.ranks) or list(range(p.nranks))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from emit.compiler.lower import goal_columns
-from emit.formats import FORMATS, restate_program
+from emit.formats import PROGRAM_FORMATS, restate_program
 from emit.library.entry import FILE_KINDS, FORMS, INDEX, SCHEDULES, IndexEntry, path_inside
 from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
 from emit.library.lowered import Lowered, has_text
@@ -466,7 +466,7 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         "target": target.name,
         "protocol": target.protocols[program.protocol],
         "inplace": program.inplace,
-        "threadblocks": max(FORMATS[target.format].threadblocks(program, lowered.text or text)),
+        "threadblocks": max(PROGRAM_FORMATS[target.format].threadblocks(program, lowered.text or text)),
         **row(result, served),
         "min_bytes": low,
         "max_bytes": high,

@@ -341,8 +341,8 @@ def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> boo
 
     True means that the lock is held, or that the file system has no locks.
 
-    The wait ends at `until`, though not within 0.3 s, after 60 s, or once `stop_waiting` is called. A line on standard
-    error announces it when it takes longer than 0.3 s.
+    The wait ends at `until`, but after 0.3 s at the soonest and 60 s at the latest. A call of `stop_waiting` ends it at
+    once. After 0.3 s a line on standard error announces that synth waits.
 
     Args:
         handle: Descriptor of the folder.

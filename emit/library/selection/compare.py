@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emit.formats import FORMATS, verify_header
+from emit.formats import PROGRAM_FORMATS, verify_header
 from emit.library.entry import IndexEntry
 from emit.library.library_file import MOST_BYTES
 from emit.library.networks import Networks
@@ -84,7 +84,7 @@ class Times:
         topology = self.networks.of(entry)
         if topology is None:
             return None
-        form = FORMATS[TARGETS[entry.target].format]
+        form = PROGRAM_FORMATS[TARGETS[entry.target].format]
         text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
         program = verify_header(entry.path, entry.goal()).right_program(str(entry.path))
         return form.predictor(text, program, topology, entry.communicator)

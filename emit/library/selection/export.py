@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.formats import FORMATS, verify_file, verify_header
+from emit.formats import PROGRAM_FORMATS, verify_file, verify_header
 from emit.library.entry import ISOMORPHIC, IndexEntry
 from emit.library.index import load_index
 from emit.library.library_file import MOST_BYTES
@@ -25,7 +25,7 @@ from emit.library.selection.environment import environments
 from emit.library.selection.selector import Selector, entries_in_order
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
-from synth.model.registry import KINDS
+from synth.model.registry import COLLECTIVE_KINDS
 from synth.model.text import as_file_name, format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
@@ -137,7 +137,7 @@ def checked_bytes(entry: IndexEntry) -> bytes:
     if stated is not None and stated != hashlib.sha256(data).hexdigest():
         raise InputError(f"{origin_of(entry.path)}: is not what its entry says; see synth library check")
     verdict = verify_file(entry.path, entry.goal(), None, entry.target)
-    if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].load_converter:
+    if verdict.status == "right" and PROGRAM_FORMATS[TARGETS[entry.target].format].load_converter:
         verdict = verify_header(entry.path, entry.goal())
     fault = verdict.status
     if verdict.program is not None and verdict.status == "right":
@@ -155,7 +155,7 @@ def _other_call(entry: IndexEntry, program: Program) -> str:
     Raises:
         InputError: If the goal that the entry states is malformed.
     """
-    kind = KINDS.get(entry.collective)
+    kind = COLLECTIVE_KINDS.get(entry.collective)
     is_named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
     root = program.root if entry.root is None or not is_named else entry.group.index(entry.root)
     for field, actual, stated in (
@@ -171,7 +171,7 @@ def _other_call(entry: IndexEntry, program: Program) -> str:
 
 
 def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes]) -> Folder:
-    """Write one folder with its index and env.sh.
+    """Write one folder with its files, its index and env.sh, and return what was written.
 
     Args:
         folder: The folder, which is made if it is missing.

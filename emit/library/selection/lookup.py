@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from emit.formats import FORMATS, name_in
+from emit.formats import PROGRAM_FORMATS, name_in
 from emit.goal import Goal
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import goal_stated, state_goal
@@ -77,7 +77,7 @@ def namesake_beside(path: str | Path) -> str | None:
         with suppress(InputError):
             entries = load_index(folder)
             own = next((entry for entry in entries if entry.file == name), None)
-            if own is None or not FORMATS[TARGETS[own.target].format].kept_by_name:
+            if own is None or not PROGRAM_FORMATS[TARGETS[own.target].format].kept_by_name:
                 continue
             other_entries = (entry for entry in entries if entry.target == own.target and entry != own)
             return next((entry.file for entry in other_entries if name_in(entry.path) == name_in(own.path)), None)

@@ -26,8 +26,8 @@ COLUMNS = {
     NODES: {
         "<i8": "node_ptr nic_ptr lane_ptr part_ports part_base",
         "<f8": "lane_end lane_ticks rank_us rank_alpha_us node_us node_alpha_us least_us straight_us alpha link_us gap",
-        "<u4": "node_of node_rank nic_of nic_rank between lane_from lane_to lane_source lane_goal lane_flow exit entry"
-        " first_port last_port",
+        "<u4": "node_of node_rank nic_of nic_rank between lane_from lane_to lane_source lane_goal lane_flow leaves"
+        " enters first_port last_port",
     },
     ROUTED: {
         "<i8": "uses_ptr users_ptr path_ptr",

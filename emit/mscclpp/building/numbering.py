@@ -226,7 +226,11 @@ class Numbering:
         positions = count()  # in `SymbolicBlock.all_ops`
 
         def numbered(symbolic_ops: list[SymbolicOp], *, in_pipeline: bool) -> list[Op]:
-            """Return operations with numbers; in a pipeline all nops are kept."""
+            """Return operations with the numbers of their channels and semaphores in place of symbols.
+
+            Outside of a pipeline, nops at the beginning and nops that follow another nop are left out. So are pipelines
+            without operations. Semaphores of which an operation would have too many get several operations.
+            """
             ops: list[Op] = []
             for op in symbolic_ops:
                 at = next(positions)

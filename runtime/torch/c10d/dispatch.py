@@ -21,7 +21,7 @@ from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN, CallChoice
 from runtime.torch.core import Core, Issued, Terms, stated_sizes, type_name, type_text
 from runtime.torch.counters import counters
-from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_intervals
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
@@ -440,9 +440,9 @@ class Dispatcher:
         unlimited = name == "gloo" and operation.unlimited
         wait = work.wait
         if unlimited:
-            wait = partial(wait_apart, work.wait, core.watch.is_left)
+            wait = partial(wait_apart, work.wait, core.watch.abandons_waits)
         elif name == "gloo":
-            wait = partial(wait_in_turns, work, core.watch.is_left)
+            wait = partial(wait_in_intervals, work, core.watch.abandons_waits)
         if not averages and not copies and not unlimited:
             return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.outputs, streams=not on_cpu)
 
@@ -497,7 +497,7 @@ class Dispatcher:
         def finish() -> None:
             """Wait for Gloo, then write the outputs."""
             with core.watch.guard(issued.waiting):
-                wait_in_turns(work, core.watch.is_left)
+                wait_in_intervals(work, core.watch.abandons_waits)
             for output, values in zip(buffers.outputs, received, strict=True):
                 output.copy_(values[: output.numel()].view(output.shape))
 
@@ -520,7 +520,7 @@ class Dispatcher:
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(*[argument for argument in arguments if argument is not None])
         record = counters.count(method, wrapped.name(), 0, "several tensors a rank")
-        return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
+        return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.abandons_waits))
 
     def follow(self, work: Any, finish: Callable[[], None], outputs: Sequence[Tensor]) -> TaskWork:
         """Start a task that is over after `work` and after `finish`, which uses what `work` has written, and return it.
@@ -596,7 +596,7 @@ class Dispatcher:
         record = counters.count(method.removesuffix("_anysource"), wrapped.name(), size_bytes)
         wait = work.wait
         if wrapped.name() == "gloo" and size_bytes >= PARTS_FROM_BYTES:
-            wait = partial(wait_apart, work.wait, partial(watch.is_left, peers))
+            wait = partial(wait_apart, work.wait, partial(watch.abandons_waits, peers))
         return WrappedWork(work, record, watch, waiting, wait, streams=wrapped.name() != "gloo")
 
     def shutdown(self) -> None:

@@ -24,7 +24,7 @@ from runtime.torch.c10d.work import FINISHED, PYTHON_CALLERS, DeferredWork, Hand
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, type_text
 from runtime.torch.counters import HELD, Tally, counters
-from runtime.torch.failures.apart import wait_apart, wait_in_turns
+from runtime.torch.failures.apart import wait_apart, wait_in_intervals
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.rank_choices import requested_method
 from runtime.torch.table import TableCall
@@ -171,9 +171,9 @@ class PassThrough:
                 if size_bytes < parts_from_bytes:
                     work.wait()
                 elif unlimited:
-                    wait_apart(work.wait, watch.is_left)
+                    wait_apart(work.wait, watch.abandons_waits)
                 else:
-                    wait_in_turns(work, watch.is_left)
+                    wait_in_intervals(work, watch.abandons_waits)
             except RuntimeError:
                 with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.last_number)):
                     raise

@@ -28,7 +28,7 @@ class ShortCuts:
     """The short cuts of the methods of a group.
 
     Attributes:
-        builds: By name of the method, what builds its short cut.
+        builds: By name of the method, a function that takes the full method and returns its short cut.
     """
 
     def __init__(self, dispatch: Dispatcher, rank: int, size: int) -> None:
@@ -58,11 +58,11 @@ class ShortCuts:
         }
 
     def _in_place(self, operation: str) -> Build:
-        """Return what builds the function for calls of a list of one tensor with options."""
+        """Return the builder of a short cut for calls with a list of one tensor and options."""
         hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
 
         def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+            """Return the short cut, which leaves other calls to the full method."""
 
             def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
@@ -77,14 +77,14 @@ class ShortCuts:
         return build
 
     def _pair(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
-        """Return what builds the function for calls of an output and an input with options.
+        """Return the builder of a short cut for calls with one output, one input and options.
 
         `out_blocks` outputs have as many elements as `in_blocks` inputs.
         """
         hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
 
         def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+            """Return the short cut, which leaves other calls to the full method."""
 
             def call(output: Any, tensor: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
@@ -101,15 +101,16 @@ class ShortCuts:
         return build
 
     def _exchange(self) -> Build:
-        """Return what builds the function for all-to-alls of rows with options, but not those of `known_sizes`.
+        """Return the builder of a short cut for all-to-alls of rows with options.
 
-        The table may have one of our algorithms for these, since all ranks know the sizes.
+        Calls inside `known_sizes` take the full method: all ranks know their sizes, so the table may have an algorithm
+        of synth for them.
         """
         n, options = self._n, OPERATIONS["all_to_all_single"].options
         whole, split = self._dispatch.pass_through["all_to_all_single"].call, self._dispatch.split_exchange.call
 
         def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+            """Return the short cut, which leaves other calls to the full method."""
 
             def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
@@ -134,16 +135,19 @@ class ShortCuts:
         return build
 
     def _lists(self, operation: str, place: int) -> Build:
-        """Return what builds the function for calls of a list of one tensor and a list of a list of one for each rank.
+        """Return the builder of a short cut for calls with one tensor on one side and one for each rank on the other.
 
-        `place` is that of the list of one tensor among the method's two last arguments, outputs and inputs, that is 0
-        if the outputs come first.
+        Both sides are lists: [tensor] and [[tensor of rank 0, …]].
+
+        Args:
+            operation: all_gather or reduce_scatter.
+            place: 0 if the list with one for each rank is the outputs (all_gather), 1 if it is the inputs.
         """
         n, hand_over = self._n, self._dispatch.pass_through[operation].call
         options, gathers = OPERATIONS[operation].options, place == 0
 
         def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+            """Return the short cut, which leaves other calls to the full method."""
 
             def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
@@ -167,7 +171,10 @@ class ShortCuts:
         return build
 
     def _gather(self, full: Method) -> Method:
-        """Return the function for gathers with options, on the root of equal blocks only, from the full method."""
+        """Return the short cut for gathers with options; on the root it is only for blocks of one shape and dtype.
+
+        It leaves other calls to the full method.
+        """
         n, me, hand_over, options = self._n, self._me, self._dispatch.gather.call, OPERATIONS["gather"].options
 
         def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
@@ -191,7 +198,10 @@ class ShortCuts:
         return call
 
     def _scatter(self, full: Method) -> Method:
-        """Return the function for scatters with options, which are all-to-alls on Gloo, from the full method."""
+        """Return the short cut for scatters with options, which it makes as all-to-alls of Gloo.
+
+        It leaves other calls to the full method.
+        """
         n, me, hand_over, options = self._n, self._me, self._dispatch.scatter.call, OPERATIONS["scatter"].options
         nothing = [0] * n
 
@@ -227,9 +237,11 @@ class ShortCuts:
         return call
 
     def _all_reduces(self, full: Method) -> Method:
-        """Return the function for many all-reduces in one call with options, from the full method.
+        """Return the function for many all-reduces in one call with options; it leaves other calls to the full method.
 
-        The full method packs other calls, also if only those of other ranks are: Gloo packs in the same order.
+        It hands a call to Gloo if its two or more tensors have one dtype, share no data, are not empty and have at most
+        `MOST_BYTES` bytes in all. On another rank the same call may take the full method: that packs the tensors in the
+        same order as Gloo, so the messages of both fit.
         """
         hand_over, options = self._dispatch.coalesced.call, ALL_REDUCE_COALESCED.options
 
@@ -247,7 +259,7 @@ class ShortCuts:
         return call
 
     def _fused(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
-        """Return what builds the function for many calls in one, of lists of outputs and inputs with options.
+        """Return the builder of a short cut for many calls in one, with lists of outputs and inputs and options.
 
         An output has `out_blocks` blocks, an input `in_blocks`.
         """
@@ -255,7 +267,7 @@ class ShortCuts:
         follow = self._dispatch.follow
 
         def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+            """Return the short cut, which leaves other calls to the full method."""
 
             def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make the calls and return torch's Work."""

@@ -36,7 +36,7 @@ def _text_of(_: int, __: Any, text: str) -> str:
 
 
 class Straight:
-    """The messages and barriers of a group, on its wrapped back end for CPU tensors."""
+    """The builder of functions that make a group's messages and barriers straight on its wrapped CPU back end."""
 
     def __init__(self, core: Core, wrapped: Any, timeout: timedelta) -> None:
         """Take what all calls share.
@@ -50,7 +50,11 @@ class Straight:
         self._compares, self._ends = core.compares, core.watch.ends
 
     def _must_be_examined(self, opts: Any) -> bool:
-        """Return True if a call of all ranks, with torch's options, must take the full path."""
+        """Return True if a call of all ranks, with torch's options, must take the full path.
+
+        That is so if a mode or a profiler watches, a rank is lost or may be, calls are compared, an earlier task is not
+        over, or the call has a time-out other than the back end's.
+        """
         watch, last_task = self._watch, self._core.lane.last
         return bool(
             watch.is_alert
@@ -75,9 +79,9 @@ class Straight:
     # ---- single messages
 
     def message(self, name: str) -> Callable[[Method], Method]:
-        """Return what builds the function for a method that sends or receives a single message, from the full method.
+        """Return the builder of the function that replaces a method for single messages; it takes the full method.
 
-        `name` is send, recv or recv_anysource.
+        `name` is that of the method: send, recv or recv_anysource.
         """
         watch, method, ranks = self._watch, getattr(self._wrapped, name), self._core.ranks
         ends = watch.ends

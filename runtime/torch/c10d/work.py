@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.c10d.untraced import untraced, untraced_methods
 from runtime.torch.counters import HELD, Tally
-from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_turns
+from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_intervals
 from runtime.torch.failures.calls import HandedOnCall
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
@@ -132,7 +132,7 @@ class WrappedWork(_Futures):
         self._origin, self._outputs, self._streams = caller_place(), outputs, streams
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
         self._wait = wait or inner.wait
-        self._leave: list[Callable[[], None]] = []  # Functions that end its futures.
+        self._on_abandon: list[Callable[[], None]] = []  # Functions that end its futures.
         self._context = copy_context()  # It holds the method of `using`, so callbacks choose as their call did.
         self._start = time.monotonic()
         self._recorded = False
@@ -211,18 +211,18 @@ class WrappedWork(_Futures):
             return inner.value()
 
         future = end.then(lambda _: self._ended(value))
-        self._leave.append(finish)
+        self._on_abandon.append(finish)
         inner.add_done_callback(lambda _: finish())
         return self._future_for_caller(future, self._outputs)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Set the results of its futures, since they are in vain and may never end by themselves.
 
         Their waits then raise RuntimeError, unless the call is over. It does nothing for futures of a device's streams.
         """
-        while self._leave:
+        while self._on_abandon:
             # Each has its own thread, since a callback may wait for anything.
-            threading.Thread(target=self._leave.pop(), daemon=True).start()
+            threading.Thread(target=self._on_abandon.pop(), daemon=True).start()
 
     def source_rank(self) -> int:
         """Return the place in the group of the rank that sent the message."""
@@ -252,9 +252,9 @@ def wait_for_call(inner: Any, entry: list[Any], watch: FailureWatch, unlimited: 
         if size_bytes < watch.parts_from_bytes:
             inner.wait()
         elif number is None or unlimited:
-            wait_apart(inner.wait, partial(watch.is_left, entry[7] or ()))
+            wait_apart(inner.wait, partial(watch.abandons_waits, entry[7] or ()))
         else:
-            wait_in_turns(inner, watch.is_left)
+            wait_in_intervals(inner, watch.abandons_waits)
     except RuntimeError:
         with watch.guard(HandedOnCall(*entry).waiting):
             raise
@@ -327,9 +327,9 @@ class HandedOnWork(Work):  # type: ignore[misc]
             wait = inner.wait
             if entry[0] is None or unlimited:
                 if entry[4] >= watch.parts_from_bytes:
-                    wait = partial(wait_apart, inner.wait, partial(watch.is_left, entry[7] or ()))
+                    wait = partial(wait_apart, inner.wait, partial(watch.abandons_waits, entry[7] or ()))
             else:
-                wait = partial(wait_in_turns, inner, watch.is_left)
+                wait = partial(wait_in_intervals, inner, watch.abandons_waits)
 
             def record(seconds: float) -> None:
                 """Count the call, which is over, unless a wait has counted it."""

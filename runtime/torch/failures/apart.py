@@ -60,7 +60,7 @@ def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
     return job.value
 
 
-def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
+def wait_in_intervals(work: Any, in_vain: Callable[[], bool]) -> Any:
     """Wait for a collective of Gloo in short intervals; unlike single messages, such a wait can go on after a time-out.
 
     It returns what `work.wait` returns. Collectives whose waits ignore a time limit (`TorchOperation.unlimited`) need

@@ -151,10 +151,10 @@ class Calls:
         if wait is not None and closes:
             self.close(wait.waiting)
 
-    def leave(self) -> None:
-        """Call `leave` of the key of each wait that has one, as futures do, to stop those that are not over."""
+    def abandon_waits(self) -> None:
+        """Call `abandon` of the key of each wait that has one, as futures do, to stop those that are not over."""
         for key in list(self._waits):
-            getattr(key, "leave", bool)()
+            getattr(key, "abandon", bool)()
 
     def waits(self) -> list[Wait]:
         """Return the waits that are not over, and forget those that have completed by themselves."""

@@ -1,9 +1,9 @@
 """Find calls that wait for each other for ever, for example if ranks use two groups in opposite order.
 
-A process is held if each of its threads waits without a time limit in calls that all ranks make, and no other call is
-under way, whose callbacks could do anything. Of a group's open calls it reports only the first: a process that has not
-made the first has made none of the others. A held process is stuck if each of its calls lacks a process that is stuck,
-too, and has not made that call.
+A process is held if each of its threads waits without a time limit in calls that all ranks make. While another call is
+under way it is not held, since the callbacks of that call could do anything. Of a group's open calls it reports only
+the first: a process that has not made the first has made none of the others. A held process is stuck if each of its
+calls lacks a process that is stuck, too, and has not made that call.
 
 Processes report their states at different times. So a deadlock is reported only if all processes report the same state
 again: then there was a time at which all states were true, and since nothing that is stuck can go on, they stay true.
@@ -149,8 +149,8 @@ def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
 def _lacking(call: HeldCall, stuck: Mapping[str, Held]) -> list[str]:
     """Return the names of the stuck processes that a call still lacks, lowest rank first.
 
-    A process lacks in it if it is in `call.absent` and has made fewer calls of the group; one that does not know the
-    group does not.
+    A call lacks a process that is in `call.absent` and has not made so many calls of the group. It does not lack a
+    process that does not know the group.
     """
     group, number, _, absent = call
     missing = [name for name in absent if name in stuck and stuck[name].calls_made.get(group, number) < number]

@@ -112,7 +112,8 @@ class FailureWatch(Members):
         self.cause: Cause | None = None
         self.is_alert = False
         self._has_told_cause = False
-        self._woken, self._leaves_at = False, math.inf
+        self._has_ended_waits = False  # Whether it closed the group's connections, so that waits end.
+        self._abandons_at = math.inf  # When waits that did not end so are abandoned, by `time.monotonic`.
 
     # ---- meeting
 
@@ -250,29 +251,35 @@ class FailureWatch(Members):
             if not isinstance(error, RuntimeError):
                 raise
             is_vain = str(error) == waiting.text
-            if self.cause is None and not self._woken and not is_vain and not any_closed(self.messages, self.peers):
+            if (
+                self.cause is None
+                and not self._has_ended_waits
+                and not is_vain
+                and not any_closed(self.messages, self.peers)
+            ):
                 raise  # All ranks can be reached, so the call itself failed.
             # When a message came too late, Gloo has closed all connections.
-            is_late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
+            is_late = not self._has_ended_waits and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
             text = waiting.text if is_vain else error_text(error)
-            text = text.replace(CLOSED_BY_US, "given up") if self._woken else text
+            text = text.replace(CLOSED_BY_US, "given up") if self._has_ended_waits else text
             text = text if text.startswith(waiting.text) else f"{waiting.text}: {text}"
             raise RuntimeError(f"{text}{self._find_cause(waiting, is_late)}") from None
         finally:
             self.end(key, closes)
 
-    def is_left(self, peers: Collection[int] = ()) -> bool:
-        """Return True if waits are in vain that still go on `tuning.ending` seconds after connections were closed.
+    def abandons_waits(self, peers: Collection[int] = ()) -> bool:
+        """Return True if waits that still go on are to be abandoned, since they are in vain.
 
-        With peers, which are places in the group, it is also True if all of them ended more than `tuning.grace` seconds
-        ago.
+        That is so `tuning.ending` seconds after this watch closed the group's connections to end them. For a wait for
+        certain peers, which are places in the group, it is also so if all of these ended more than `tuning.grace`
+        seconds ago.
         """
         now = time.monotonic()
         dead = [
             gone is not None and gone.is_closed and now > gone.known_at + self.tuning.grace
             for gone in map(self.gone, peers if self.names else ())
         ]
-        return now > self._leaves_at or (bool(dead) and all(dead))
+        return now > self._abandons_at or (bool(dead) and all(dead))
 
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
         """Report to the other ranks that this rank makes no more calls; it ends none of its own.
@@ -525,7 +532,7 @@ class FailureWatch(Members):
         """
         with self._change:
             waits = [wait for wait in self.calls.waits() if wait.thread == threading.main_thread().ident]
-        if waits and not self._woken and self.messages is not None:
+        if waits and not self._has_ended_waits and self.messages is not None:
             rank = self.ranks[self.me]
             self._give_up(Cause(f"rank {rank} was interrupted", waits[0].waiting.number, (rank,)))
             self._tell_cause()
@@ -539,9 +546,9 @@ class FailureWatch(Members):
         now = time.monotonic()
         with self._change:
             waits = self.calls.waits()
-        if self.is_left():
-            self.calls.leave()
-        if self._woken or self.messages is None:
+        if self.abandons_waits():
+            self.calls.abandon_waits()
+        if self._has_ended_waits or self.messages is None:
             return
         counted = [(wait.waiting.number, wait) for wait in waits if wait.waiting.number is not None]
         number, wait = min(counted, key=lambda number_and_wait: number_and_wait[0], default=(0, None))
@@ -570,6 +577,6 @@ class FailureWatch(Members):
         return self.lacks(number, wait.since, self.tuning.grace)
 
     def _end_waits(self) -> None:
-        """Close all connections, so that waits for them end; others are left `tuning.ending` seconds later."""
-        self._woken, self._leaves_at = True, time.monotonic() + self.tuning.ending
+        """Close all connections, so that waits for them end; waits that go on are abandoned `tuning.ending` s later."""
+        self._has_ended_waits, self._abandons_at = True, time.monotonic() + self.tuning.ending
         close_all(self.messages, self.peers)

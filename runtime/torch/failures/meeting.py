@@ -38,8 +38,7 @@ def meet(
             the wait, as it should if one of the processes has ended.
 
     Returns:
-        Names of the processes, by place, and a name for the group that only its members share, also not with an earlier
-        attempt.
+        Names of the processes by place, and a name of the group, which no other group and no earlier attempt has.
 
     Raises:
         RuntimeError: A rank did not come in time. Errors of the store are raised as they are.
@@ -80,9 +79,10 @@ def meet(
 
 
 def _connect(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str], str]:
-    """Open a connection to the process whose address a rank wrote; return what the rank wrote and the process's name.
+    """Connect to the process whose address a rank wrote; return what the rank wrote and the process's name.
 
-    What it wrote is a list: the five parts of the address, then a number that is used once, in hexadecimal.
+    What it wrote is a list: the five parts of the address, then a number that is used once, in hexadecimal. If that
+    process has the greater name, it opens the connection, and this one only expects it (`Presence.connect`).
 
     Raises:
         RuntimeError: The rank wrote something else into the store.

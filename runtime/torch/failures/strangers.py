@@ -53,11 +53,11 @@ class Strangers:
         return Address(name, self._secret, ip, port, host or ANYWHERE)
 
     def accept(self) -> None:
-        """Accept a stranger's connection, unless the stranger has left; stop to accept when all places are taken.
+        """Accept a stranger's connection, unless the stranger has left; stop accepting when all places are taken.
 
         A place stays taken for its full time even if the stranger leaves earlier, so that the number of strangers per
-        second is limited. A stranger that turns out to be a member frees its place. If the system refuses, such as
-        without a free file descriptor, all places are taken.
+        second is limited. A stranger that turns out to be a member frees its place. If the system refuses a connection,
+        for example because no file descriptor is free, all places count as taken for that time.
         """
         try:
             channel, _ = self.server.accept()

@@ -25,7 +25,7 @@ from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import warn
 from synth.model.deadline import restart
 from synth.model.defects import DefectError, describe_defect
-from synth.model.registry import KINDS, parse_name
+from synth.model.registry import COLLECTIVE_KINDS, parse_name
 from topologies.errors import InputError, did_you_mean, in_one_line, right_name
 from topologies.text.files import origin_of
 
@@ -52,7 +52,7 @@ class CommandRow(NamedTuple):
 def all_commands() -> dict[str, CommandRow]:
     """Return all commands by name, in the order of the help page: first the collectives registered so far."""
     return {
-        kind.name: CommandRow("asking.search:collective_command", kind.summary) for kind in KINDS.values()
+        kind.name: CommandRow("asking.search:collective_command", kind.summary) for kind in COLLECTIVE_KINDS.values()
     } | COMMANDS
 
 
@@ -178,7 +178,7 @@ class LazyGroup(StrictGroup):
         if name not in self.commands:
             module, _, attribute = commands[name].where.partition(":")
             loaded: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
-            self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(KINDS[name])
+            self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(COLLECTIVE_KINDS[name])
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -270,7 +270,7 @@ def _in_the_options_spelling(message: str, arguments: Sequence[str]) -> str:
 
 def _is_of_a_search(option: str) -> bool:
     """Return whether the commands of collectives have an option of this name."""
-    command = LazyGroup().get_command(click.Context(cli), next(iter(KINDS)))
+    command = LazyGroup().get_command(click.Context(cli), next(iter(COLLECTIVE_KINDS)))
     return command is not None and any(option in param.opts for param in command.params)
 
 

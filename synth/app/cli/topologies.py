@@ -27,7 +27,7 @@ from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
 from topologies.costed import with_protocol
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.families import FAMILIES
 from topologies.faults.apply import apply_faults
@@ -369,7 +369,7 @@ def _not_compared(topology: Topology) -> list[str]:
 
     GPUs are devices with NVLinks; those of AMD, whose file states `gcn`, are compared with RCCL.
     """
-    has_nvlinks = bool((topology.link_kind == KINDS.index("nvlink")).any())
+    has_nvlinks = bool((topology.link_kind == LINK_KINDS.index("nvlink")).any())
     if not has_nvlinks or topology.compute_capability or topology.gcn:
         return []
     return ["not compared with NCCL: compute capability unknown (set compute_capability =, such as 90 for H100)"]

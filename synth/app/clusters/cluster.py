@@ -38,7 +38,7 @@ from emit.targets import TARGETS, choose_target, name_in_files
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.model.numbers import parse_seconds
 from synth.model.problem import LARGEST, SMALLEST, parse_ranks
-from synth.model.registry import KINDS, parse_name
+from synth.model.registry import COLLECTIVE_KINDS, parse_name
 from synth.model.sizes import parse_size
 from synth.search.settings import AUTO, NONE
 from topologies.costed import costs_omit_switch_ops
@@ -86,7 +86,7 @@ class Cluster:
         topology: The topology with its dead and slow parts.
         healthy: The topology without dead and slow parts.
         groups: Each group once, in the order of the file.
-        collectives: Names of rows of `KINDS`.
+        collectives: Names of rows of `COLLECTIVE_KINDS`.
         low: Smallest message size in bytes.
         high: Largest message size in bytes, inclusive.
         targets: Names of rows of `TARGETS`, or AUTO; with none, the library holds schedules only.
@@ -156,7 +156,9 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         topology = apply_faults(healthy, dead_parts, slow_parts)
     dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
-    collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)
+    collectives = _named(
+        top, "collectives", [kind.name for kind in COLLECTIVE_KINDS.values() if kind.by_name], parse_name
+    )
     budget = top.string("budget", "5m", 'a time, such as "90s"')
     roots = top.string("roots", "first", '"first" or "all"')
     if roots not in ("first", ALL):
@@ -195,7 +197,7 @@ def targets_of(collective: str, targets: tuple[str, ...], topology: Topology) ->
     """
     if targets != (AUTO,):
         return targets
-    return (choose_target(name_in_files(collective, KINDS[collective]), AUTO, topology).name,)
+    return (choose_target(name_in_files(collective, COLLECTIVE_KINDS[collective]), AUTO, topology).name,)
 
 
 def _beside(path: str | Path, name: str) -> str | Path:

@@ -25,7 +25,7 @@ from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_p
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-KINDS = ("nodes", "links", "nics")
+FAULT_KINDS = ("nodes", "links", "nics")
 _SHORT = 60  # characters of a folder's name
 
 
@@ -76,8 +76,10 @@ def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
         InputError: A kind is unknown, or the topology has no such part.
     """
     for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(f"--faults: {kind[:40]!r} is not known; it must be one or more of {', '.join(KINDS)}")
+        if kind not in FAULT_KINDS:
+            raise InputError(
+                f"--faults: {kind[:40]!r} is not known; it must be one or more of {', '.join(FAULT_KINDS)}"
+            )
     failures = [text for kind in dict.fromkeys(kinds) for text in _of_kind(topology, kind)]
     if not failures:
         raise InputError(f"--faults: {topology.name} has no {' and no '.join(kinds)} to lose; it must be other kinds")

@@ -23,7 +23,7 @@ from synth.app.clusters.processes import processors
 from synth.app.clusters.task import FEW_RANKS, Task
 from synth.baselines.nccl.communicator import communicator
 from synth.model.problem import make_problem
-from synth.model.registry import AHEAD, EVERY, KINDS, NEXT, ROOT
+from synth.model.registry import AHEAD, COLLECTIVE_KINDS, EVERY, NEXT, ROOT
 from synth.storage.cache import engines_version
 from synth.symmetry.canonical import canonical_order, network_form
 from topologies.costed import protocols_of, with_protocols
@@ -182,7 +182,7 @@ def estimated_s(task: Task) -> float:
     before their work is done, and only broadcasts and reductions to a root get longer programs from more work. For a
     relabelling, which has an `order`, the search does not count.
     """
-    ranks, kind = len(task.group) + len(task.relays), KINDS[task.collective]
+    ranks, kind = len(task.group) + len(task.relays), COLLECTIVE_KINDS[task.collective]
     is_whole, has_costs = kind.in_shares or {kind.before, kind.after} == {ROOT, EVERY}, task.topology.costs is not None
     is_rooted, is_uniform = ROOT in (kind.before, kind.after), _is_uniform(task.topology, task.group, task.relays)
     work_s = WORKS_S[0] if is_uniform else task.work_s
@@ -427,7 +427,7 @@ class _Planner:
 
     def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
         """Return the roots of a collective on a group: all its ranks or the first; (None,) if it has no root."""
-        if not KINDS[name].rooted:
+        if not COLLECTIVE_KINDS[name].rooted:
             return (None,)
         return group if self.cluster.all_roots else group[:1]
 
@@ -455,7 +455,7 @@ class _Planner:
             targets: Targets of the answer.
             sources: Searches by collective, network, the root's index and targets; changed in place.
         """
-        group, kind = question.group, KINDS[question.collective]
+        group, kind = question.group, COLLECTIVE_KINDS[question.collective]
         order = tuple(range(len(group)))
         # For some collectives the order of ranks is part of the question. Schedules are relabelled for one protocol and
         # without relays only.

@@ -357,7 +357,10 @@ def traffic_view(
 
 
 def physical_links(topology: Topology, net: Network) -> Ints:
-    """Return the topology's links that the first resources of a network are, ascending; the first limit ends them."""
+    """Return the links of a topology that are resources of its network, ascending.
+
+    They are the network's first resources; limits follow them.
+    """
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
     links: list[int] = []

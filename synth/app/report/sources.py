@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.formats import FORMATS, Format, format_of
+from emit.formats import PROGRAM_FORMATS, Format, format_of
 from emit.library.entry import FORMS, INDEX, SCHEDULES, IndexEntry
 from emit.library.index import load_index
 from emit.library.selection.lookup import entry_beside
@@ -95,9 +95,11 @@ def _folder(folder_path: Path) -> list[Source]:
     """
     sources = _library(folder_path / INDEX) if (folder_path / INDEX).exists() else []
     indexed = {source.path for source in sources}
-    kinds = {file_format.suffix: _kind(file_format) for file_format in FORMATS.values() if not file_format.simulator}
+    kinds = {
+        file_format.suffix: _kind(file_format) for file_format in PROGRAM_FORMATS.values() if not file_format.simulator
+    }
     # A JSON file need not be a plan.
-    plain = {file_format.suffix for file_format in FORMATS.values() if file_format.load_converter is None}
+    plain = {file_format.suffix for file_format in PROGRAM_FORMATS.values() if file_format.load_converter is None}
     own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):
         inner = folder_path / folder

@@ -9,11 +9,11 @@ import numpy as np
 
 from synth.baselines.nccl.figures import LEAST_CAPABILITY, PCIE, generation
 from topologies.arrays import Ints, components
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import NotModelled
 from topologies.topology import Topology
 
-_OTHER, _NVLINK, _PCIE, _NETWORK = (KINDS.index(kind) for kind in ("other", "nvlink", "pcie", "network"))
+_OTHER, _NVLINK, _PCIE, _NETWORK = (LINK_KINDS.index(kind) for kind in ("other", "nvlink", "pcie", "network"))
 
 UNSAID = "does not say whether"  # what a NotModelled says of a topology that lacks kinds of links
 _MOST_UNSWITCHED = 128  # most GPUs of a node without NVLink switches for a search of rings

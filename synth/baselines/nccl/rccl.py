@@ -20,7 +20,7 @@ from synth.baselines.nccl import rccl_figures as r
 from synth.baselines.nccl.communicator import nics_of, nodes_of
 from synth.baselines.nccl.model import LibraryChoice, LibraryCostModel, steps_of
 from topologies.arrays import Floats, Ints
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import NotModelled
 from topologies.topology import Topology
 
@@ -175,7 +175,7 @@ def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
     n = len(nodes[0])
     place = np.full(topology.nvertices, -1)
     place[np.concatenate(nodes)] = np.arange(len(nodes) * n)
-    xgmi = (topology.link_kind != KINDS.index("network")) & (topology.link_kind != KINDS.index("pcie"))
+    xgmi = (topology.link_kind != LINK_KINDS.index("network")) & (topology.link_kind != LINK_KINDS.index("pcie"))
     xgmi &= (place[topology.link_src] >= 0) & (place[topology.link_dst] >= 0)  # RCCL knows no switch among devices.
     src, dst = place[topology.link_src[xgmi]], place[topology.link_dst[xgmi]]
     gbs = np.zeros((len(nodes), n, n))

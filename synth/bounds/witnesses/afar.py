@@ -23,10 +23,11 @@ _ROUNDING = 1e-9  # relative
 class Afar(ResourceWitness):
     """A rank with far data: chunks that come to it from far away, or that it must send far away, at one message size.
 
-    Every link into the rank (out of it) uses one of the witness's resources. Far data that come to the rank use a
-    resource only from when the first of them can be at a rank that sends over it, until the last can still arrive. Far
-    data that leave the rank use it only until they can still reach a far goal. So in a call of T µs a resource of
-    capacity C with such a delay λ carries at most C · (T - λ) of them, and all resources must carry all of them.
+    Every link into the rank (out of it) uses one of the witness's resources. Far data that come to the rank cannot use
+    a resource before the first of them can be at a rank that sends over it, nor so late that they no longer arrive by
+    the end. Far data that leave the rank cannot use it so late that they no longer reach a far goal. So in a call of T
+    µs a resource of capacity C with such a delay λ carries at most C · (T - λ) of them, and all resources must carry
+    all of them.
 
     Attributes:
         arrivals: True for data that come to the rank, False for data that leave it.

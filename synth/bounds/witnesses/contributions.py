@@ -47,9 +47,8 @@ class Contributions(ResourceWitness):
     def limit(self, problem: Problem) -> Limit:
         """Return (0, µs / `at_bytes`, µs): the least time in which all contributions can have come.
 
-        Larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs all times
-        could be stretched. The result is (0, 0, inf) where no sum is wanted, where switches multicast or reduce, and
-        where the network is too large.
+        Larger messages need that time too, and smaller ones their part of it (see `synth.bounds.witness`). The result
+        is (0, 0, inf) where no sum is wanted, where switches multicast or reduce, and where the network is too large.
 
         Raises:
             BadWitness: Not one rank of the group or not one set around it is named, a link into the set uses none of
@@ -94,9 +93,9 @@ class Contributions(ResourceWitness):
 
 
 def _contributors(problem: Problem, rank: int) -> tuple[list[Ints], list[float]]:
-    """Return the ranks with a contribution to the sums that a rank wants, and the share of the message of these sums.
+    """Return for each kind of sum that a rank wants its contributors, and its share of the message.
 
-    Sums with the same contributors are one; the rank's own contribution is left out.
+    Sums with the same contributors are one kind. The rank itself is left out of the contributors.
     """
     collective = problem.collective
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
@@ -155,7 +154,10 @@ class _Intake:
         return (low_us + (load - low) / (high - low) * (high_us - low_us)) * (1 - _SAME)
 
     def _brought(self, end_us: float) -> float:
-        """Return the KB of contributions that links can have brought by a time, each byte counted as often."""
+        """Return the KB of contributions that links can have brought to the rank by a time in µs.
+
+        A byte counts once for each contribution in it.
+        """
         ends_us = np.maximum(0.0, end_us - np.array(list(self._tail_us.values())))
         edges_us = np.unique(np.concatenate([self._steps_us, ends_us]))
         edges_us = edges_us[edges_us <= ends_us.max()]
@@ -170,7 +172,10 @@ class _Intake:
         return brought
 
     def _level(self, link: int, begins_us: Floats, end_us: float) -> Floats:
-        """Return how many contributions a byte can have that a link brings in time, in the slot from each time on."""
+        """Return how many contributions a byte can have that a link carries, in the slot of time from each begin on.
+
+        It is 0 in slots so late that the byte does not reach the rank by `end_us`.
+        """
         most = np.zeros(len(begins_us))
         for times in self._reached_us[link]:
             np.maximum(most, np.searchsorted(times, begins_us, side="right"), out=most)

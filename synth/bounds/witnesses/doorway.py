@@ -111,8 +111,8 @@ class Passage(ResourceWitness):
     def limit(self, problem: Problem) -> Limit:
         """Return (0, µs / `at_bytes`, µs): the least time for the node's far data, or for the sums that leave it.
 
-        Larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs all times
-        could be stretched. The result is (0, 0, inf) where `doorway_of` finds nothing to count.
+        Larger messages need that time too, and smaller ones their part of it (see `synth.bounds.witness`). The result
+        is (0, 0, inf) where `doorway_of` finds nothing to count.
 
         Raises:
             BadWitness: A rank does not exist, a link that counts uses none of the resources, the size is no number of

@@ -9,11 +9,14 @@ of each node that has had its part in a byte of a sum. Knowledge never shrinks. 
 2. A door passes one message at a time, each for b / bandwidth and the gap g. So in the door's time a message tells no
    more than Σ_v e(Q(k, v)) per µs, where e(q) = q / (q / bandwidth + g): this rises with q, so that a larger message
    would have a higher rate, but no message is larger than what is known.
-3. A message that has come by t left by t - α, and the door's time for it ended by t - α + g. Knowledge grows with time,
-   so what has been told by t is at most the sum over doors of ∫ Σ_v e(Q(k, v)(min(s, t - α))) ds, s from 0 to t - α +
-   g. A door that starts with nothing tells nothing before α, and never more than the bandwidth carries.
-4. e is concave. So of all ways to divide a sum of knowledge, the sum of all e is greatest where the least known is
-   raised to one level (Jensen). What all nodes know together is then bounded by itself an α before, in slots of time.
+3. Let L(t) be what all nodes together have learned by t. A message that has come by t left by t - α, and the door's
+   time for it, its gap included, ended by t - α + g. It tells at the rate of what the node knew when it left, which is
+   no more than the node knows at any later time s, nor more than at t - α. So L(t) is at most the sum over all doors of
+   ∫ Σ_v e(Q(k, v)(min(s, t - α))) ds, s from 0 to t - α + g. Besides, the door of a node that knows nothing at first
+   tells nothing before α, and no door ever tells more than its bandwidth carries.
+4. Only the sum of all Q(k, v) follows from L, not how it divides over k and v. As e is concave, the sum of all e is
+   greatest where the least Q are raised to one level (Jensen). So L(t - α) bounds the rates of all doors together, and
+   by step 3 also L(t). This is computed for one slot of time after the other.
 5. Inside a node nothing gets from rank to rank in less than the least latency there, λ, or α if that is less. So a
    message that leaves before λ has a contribution to a byte of one rank only; it tells the share 1/h of its node's, if
    each node with a part in a sum has h ranks with one, or more. What comes to a node after T - λ must come to each of
@@ -64,9 +67,9 @@ class Knowledge(Witness):
     def limit(self, problem: Problem) -> Limit:
         """Return (0, µs / `at_bytes`, µs): the least time in which nodes learn all that their ranks need.
 
-        Larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs all times
-        could be stretched. The result is (0, 0, inf) where a message between nodes has no gap or no latency, where a
-        switch multicasts or reduces between nodes, where no link joins nodes, or where tables would be too large.
+        Larger messages need that time too, and smaller ones their part of it (see `synth.bounds.witness`). The result
+        is (0, 0, inf) where a message between nodes has no gap or no latency, where a switch multicasts or reduces
+        between nodes, where no link joins nodes, or where tables would be too large.
 
         Raises:
             BadWitness: The nodes are no partition of the local ranks, or the size is no number of bytes from 1 to 10¹⁸.
@@ -158,10 +161,10 @@ class _Learning:
         # An entry for each node and number of contributions, least first.
         self._entries = np.sort(np.concatenate([known_us, unknown]))
         self._sums = np.append(0.0, np.cumsum(self._entries))
-        # What must be learned until the first 0, 1, … entries are as large as the next.
+        # Amount that raises the least 0, 1, … entries to the level of the next one.
         self._fills = self._entries * np.arange(len(self._entries)) - self._sums[:-1]
         rates = self._entries / (self._entries + gap_us)
-        self._rates = np.append(np.cumsum(rates[::-1])[::-1], 0.0)  # of the entries from the first, second, … on
+        self._rates = np.append(np.cumsum(rates[::-1])[::-1], 0.0)  # Sums of e over the entries from 0, 1, … on.
 
     def least_us(self, lacking_us: float, inner_us: float, first_ranks: int, last_ranks: int) -> float:
         """Return a time in µs before which not so much can be learned; 0 if nothing has to be.

@@ -42,8 +42,7 @@ class MessageGaps(Witness):
         """Return the least time for messages among nodes: (µs, 0, inf), or (0, µs / `at_bytes`, µs) with a size.
 
         Without a size, messages count, whatever their size. With `at_bytes` their data count too. Then larger messages
-        need that time too, and smaller ones their part of it: of a faster schedule of theirs all times could be
-        stretched.
+        need that time too, and smaller ones their part of it (see `synth.bounds.witness`).
 
         It is (0, 0, inf) where a message between nodes has no gap or one below a thousandth of its latency, where a
         switch multicasts or reduces between nodes, or where no link joins nodes.
@@ -75,7 +74,7 @@ class MessageGaps(Witness):
                 whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
                 least_us = self._least_us_with_data(problem, spread, node_of, incoming, whole_us)
             else:
-                counts = np.delete(_partners(problem, rank, node_of, incoming), node_of[rank])
+                counts = np.delete(_partner_counts(problem, rank, node_of, incoming), node_of[rank])
                 counts = counts[counts > 0]
                 least_us = spread.least_us(1 + len(counts), int(counts.min())) if len(counts) else 0.0
             best_us = max(best_us, least_us)
@@ -130,7 +129,7 @@ def crosses(net: Network, node_of: Ints) -> bool:
     return h is not None and bool((node_of[h.src] != node_of[h.dst]).any())
 
 
-def _partners(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Ints:
+def _partner_counts(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Ints:
     """Return for each node how many of its ranks must send to a rank, or must get something from it; shape (nodes,).
 
     The rank itself counts at its node if it holds what it wants.
@@ -154,7 +153,7 @@ def _partners(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Int
     return counts
 
 
-class _Partners(NamedTuple):
+class _NodeNeeds(NamedTuple):
     """What some ranks of a node must get from other nodes, or send to them.
 
     Attributes:
@@ -181,7 +180,7 @@ class _Partners(NamedTuple):
         return len(shares), float(shares.min(initial=np.inf))
 
 
-def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -> _Partners:
+def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -> _NodeNeeds:
     """Return what ranks of one node must get from other nodes, or else what they must send to them.
 
     Args:
@@ -205,7 +204,7 @@ def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -
         is_needed = collective.reduces[chunk] | (np.bincount(chunk, minlength=collective.nchunks)[chunk] == 1)
         chunk, node = chunk[is_needed], node[is_needed]
     chunk, node = chunk[node != own], node[node != own]
-    return _Partners(chunk, node, collective.fraction[chunk], nnodes)
+    return _NodeNeeds(chunk, node, collective.fraction[chunk], nnodes)
 
 
 @lru_cache(maxsize=8)

@@ -43,9 +43,9 @@ class Parts(ResourceWitness):
         """Return (µs, µs per byte, inf at most) of the sends between parts, or (0, µs / `at_bytes`, µs) with a size.
 
         Without a size, the µs are the least α of the links between parts. With `at_bytes` steps inside the parts count
-        too. Then larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs
-        all times could be stretched. It is (0, 0, inf) where a path through switches that is no link uses none of the
-        resources, and with a size where steps inside the parts prove nothing more.
+        too. Then larger messages need that time too, and smaller ones their part of it (see `synth.bounds.witness`).
+        The result is (0, 0, inf) where a path through switches that is no link uses none of the resources, and with a
+        size where steps inside the parts prove nothing more.
 
         Raises:
             BadWitness: The parts are no partition of all ranks, a part has no member of the group, the collective is no

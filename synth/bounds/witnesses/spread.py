@@ -34,18 +34,21 @@ class Spread:
         """
         self._doors, self._own = doors, own_doors
         self._alpha_us, self._inner_us = alpha_us, inner_us
-        self._starts = ceil(inner_us / gap_us * (1 - SAME))  # of messages at a door in the time of an inner send
+        self._starts = ceil(inner_us / gap_us * (1 - SAME))  # Messages that a door can start during an inner send.
         self._gap_us = gap_us
         self._steps: list[tuple[float, int]] = [(0.0, 1)]
 
     def least_us(self, nodes: int, ranks: int) -> float:
-        """Return the least time in µs in which so many nodes, the rank's own among them, can be reached.
+        """Return the least time in µs in which so many nodes, the rank's own among them, can be reached (`_done`).
 
         Args:
             nodes: Number of nodes.
             ranks: Fewest ranks of another node to which the data must go.
         """
         self._count(nodes)
+        # `_done` calls `_from_rank` at its time, or earlier by an inner send or by α, and `_from_rank` looks at the
+        # steps at its time, or earlier by as much. So the result changes only at steps, or later by a sum of two of
+        # these.
         shifts = (0.0, self._inner_us, 2 * self._inner_us, self._alpha_us, self._alpha_us + self._inner_us)
         times = sorted(
             {time + shift + more for time, _ in self._steps for shift in shifts for more in (0.0, self._alpha_us)}
@@ -93,7 +96,8 @@ class Spread:
     def least_us_of_all(self, nodes: int, messages: int, data_us: float) -> float:
         """Return the least time in µs in which all nodes' doors can pass some messages and data, as soon as they can.
 
-        A node sends nothing of the rank's before it has something. It is 0 without messages.
+        A node sends nothing of the rank's data before some of it has reached the node. The result is 0 without
+        messages.
 
         Args:
             nodes: Number of nodes, which all may send.

@@ -137,7 +137,7 @@ class _Exact:
                 yield Refusal(_refusal(outcome, self.request.options))
 
     def _pins_of_a_phase(self, phases_of_problem: list[Phase]) -> Pins | None:
-        """Return the user's numbers, which hold for the whole, for one phase; None where they do not divide."""
+        """Return the pinned steps, chunks and rounds of one phase; None if those of the whole cannot be divided so."""
         options, unit = self.request.options, phases_of_problem[0].whole_chunks(1)
         parts = (
             (options.steps, len(phases_of_problem)),

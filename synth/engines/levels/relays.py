@@ -20,7 +20,7 @@ from synth.engines.levels.shares import TreeLoad
 from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Floats, Ints, named
 from synth.model.problem import Problem
-from synth.model.registry import BUFFER, KINDS
+from synth.model.registry import BUFFER, COLLECTIVE_KINDS
 from synth.model.schedule import Schedule
 from synth.phases.prune import prune_copies, prune_sums
 
@@ -39,7 +39,7 @@ def with_relays(problem: Problem, relays: tuple[int, ...]) -> Problem | None:
     if not relays or collective.sizes:
         return None
     if collective.kind.unit != BUFFER:
-        own = next((kind.name for kind in KINDS.values() if kind.even == name and not kind.by_pair), "")
+        own = next((kind.name for kind in COLLECTIVE_KINDS.values() if kind.even == name and not kind.by_pair), "")
         if not own:
             return None
         name, sizes = own, (np.arange(nranks) < len(problem.group)).astype(np.float64)

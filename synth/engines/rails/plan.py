@@ -116,7 +116,16 @@ def _turns(owner: Ints) -> Floats:
 
 
 def _inside(doors: RailDoors, chunk: Ints, rank: Ints, has: Ints, step: Ints, slot: Floats) -> Rows:
-    """Return copies of chunks from a rank to all others of its node, the next ones first, but not to the rank `has`."""
+    """Return copies of chunks from a rank to the others of its node, the next ones first, as rows in no order.
+
+    Args:
+        doors: The nodes and rails.
+        chunk: The chunks, shape (n,).
+        rank: Rank that copies each chunk, shape (n,).
+        has: A rank that needs no copy of each chunk, shape (n,).
+        step: Step of the copies of each chunk, shape (n,).
+        slot: Slot of the copies of each chunk, shape (n,).
+    """
     members, node = doors.members, doors.node[rank]
     size = (members >= 0).sum(axis=1)[node]
     ahead = np.arange(1, members.shape[1])

@@ -3,12 +3,14 @@
 The loops that plan are plain Python over flat sequences, in the form that `synth.model.compiled` takes; tests interpret
 them. `emit/library/selection/static/synth_skewed_nodes.h` has the same steps in C.
 
-A *piece* is what a lane carries of one block. A *chunk* is what is sent at once: a piece, or a part of it. A *row* is
-a send of a chunk: into the rank of its lane's first NIC, over the lane, or from its last NIC to its goal. Rows are
-sorted by a key, the time at which they should start, and then timed one after another as `synth.timing.simulate` times
-a schedule.
+A *tick* is the time of a byte on the fastest lane. A *lane* leads from a NIC of one node to a NIC of another, and
+carries a fixed share of what the one node sends to the other. A *flow* is what one NIC must send to another, in ticks;
+a *segment* is a span of ticks in which it does so. A *piece* is what a lane carries of one block. A *chunk* is what is
+sent at once: a piece, or a part of it. A *row* is a send of a chunk: into the rank of its lane's first NIC, over the
+lane, or from its last NIC to its goal. Rows are sorted by a key, the time at which they should start, and then timed
+one after another as `synth.timing.simulate` times a schedule.
 
-Columns of indices are unsigned, since compiled code treats each other index as if it could count from the end of its
+Columns of indices are unsigned, since compiled code treats any signed index as if it could count from the end of its
 column.
 """
 
@@ -31,14 +33,26 @@ TIME, BOUND = range(2)  # Places of the results in µs.
 # the plan of straight paths.
 INTS = (
     *("node_ptr", "nic_ptr", "lane_ptr", "part_ports", "part_base"),
-    *("to_node", "pair", "rank", "cell", "left", "sent", "row_left", "first", "lane_left", "lane_seg", "lane_at"),
+    *(
+        "to_node",
+        "pair_bytes",
+        "rank_bytes",
+        "cell",
+        "left",
+        "sent",
+        "row_left",
+        "first",
+        "lane_left",
+        "lane_seg",
+        "lane_at",
+    ),
     *("piece_bytes", "seg_flow", "seg_begin", "seg_end", "seg_ptr", "flow_begin", "flow_end"),
     *("padded", "real", "match", "owner", "since", "queue", "came", "longest"),
     *("chunk_offset", "chunk_bytes", "straight_offset", "straight_bytes"),
 )
 WORDS = (
     *("node_of", "node_rank", "nic_of", "nic_rank", "between"),
-    *("lane_from", "lane_to", "lane_source", "lane_goal", "lane_flow", "exit", "entry", "first_port", "last_port"),
+    *("lane_from", "lane_to", "lane_source", "lane_goal", "lane_flow", "leaves", "enters", "first_port", "last_port"),
     *("piece_source", "piece_goal", "piece_lane"),
     *("row_chunk", "row_link", "row_step", "row_bucket", "order", "bucket_ptr"),
     *("chunk_source", "chunk_goal", "send_chunk", "send_link", "send_step"),

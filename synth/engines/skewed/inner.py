@@ -8,8 +8,8 @@ from synth.engines.skewed.columns import CHUNKS, FULL, ROWS
 from synth.engines.skewed.rounds import add_rounds, largest_line
 
 _BUSIEST = 0.95  # Relays are taken to leave at least the rest of a port's time to other sends.
-_LIGHT = 0.3  # Traffic inside a node is light if it takes at most this part of the time between nodes.
-_PARTS = 24  # Chunks inside nodes take at most such a part of it, so that they do not delay relays.
+_LIGHT = 0.3  # Traffic inside a node is light if it takes at most this part of the time of the traffic between nodes.
+_PARTS = 24  # A chunk inside a node takes at most 1/24 of that time, so that it does not delay relays.
 
 
 def add_inner(  # A loop that Numba compiles takes columns, however many.
@@ -18,10 +18,11 @@ def add_inner(  # A loop that Numba compiles takes columns, however many.
     real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any, sent: Any, chunk_source: Any, chunk_goal: Any,
     chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any, row_key: Any, state: Any,
 ) -> int:  # fmt: skip
-    """Add the sends inside one node; 0, or FULL.
+    """Add the sends inside one node; return 0, or FULL where a column has too little room.
 
-    Where they take long beside the traffic between nodes and ranks share ports, they go in rounds. Else rank i sends to
-    the ranks behind it in their order. They are planned as early as relays leave time at their ports.
+    The sends go in rounds if ranks share ports and the busiest port needs more than `_LIGHT` of the time of the traffic
+    between nodes. Else each rank sends to the ranks behind it in their order. A send is planned as early as relays
+    leave time at its two ports.
 
     Args:
         size: Bytes from each position to each position.
@@ -33,7 +34,8 @@ def add_inner(  # A loop that Numba compiles takes columns, however many.
         link_us: Time of a byte on each link in µs.
         has_ports: Whether links inside nodes share ports.
         outer_us: Time in µs of the traffic between nodes.
-        port_us: Time in µs for which relays keep ports busy, as `cut` sets it.
+        port_us: Time in µs for which relays keep ports busy, as `cut` sets it. Those of this node are overwritten, each
+            by the factor by which relays slow the port's other sends.
         filled: Workspace of 2 k numbers, float64.
         cell: Workspace of members² numbers.
         seg_flow: Workspace for segments, as the following ones; see `add_rounds`.
@@ -64,7 +66,8 @@ def add_inner(  # A loop that Numba compiles takes columns, however many.
         i = node_rank[base + x]
         for side in range(2):
             port = side * k + i
-            # A port that relays use for part u of the time has the rest for other sends; filled is how far it is used.
+            # A port that relays use for part u of the time has 1 - u for other sends, which take 1 / (1 - u) as long;
+            # `filled` is the time up to which its sends are planned.
             filled[port] = 0.0
             busy = port_us[port] / outer_us if outer_us > 0.0 and has_ports else 0.0
             port_us[port] = 1.0 / (1.0 - min(busy, _BUSIEST))

@@ -7,25 +7,26 @@ from typing import Any
 from synth.engines.skewed.columns import CHUNKS, FULL, ROWS
 
 _EARLY = 0.5  # Relays into a NIC should start at this part of the time at which the NIC needs them.
-_FINEST = 96  # Chunks that relays delay at the begin or the end take at least such a part of the time between nodes.
-_LEAST_US = 4.0  # They also take at least so many µs, as each has a latency.
-_LONG = 16  # Relayed chunks take at most such a part of it,
-_SHORT = 48  # or such a part where their source or goal has much to send or to receive,
-_BUSY = 0.6  # which keeps it busy for more than this part of the time.
+# The lengths of relayed chunks, where the span is the time until all lanes have ended.
+_FINEST = 96  # A chunk at the begin or the end of the span takes at least 1/96 of it,
+_LEAST_US = 4.0  # and at least 4 µs, as each has a latency.
+_LONG = 16  # A chunk takes at most 1/16 of the span if its source and goal are idle for much of it.
+_SHORT = 48  # A chunk of a busy source or goal takes at most 1/48 of the span.
+_BUSY = 0.6  # A rank is busy if it sends or receives for more than this part of the span.
 
 
 def split(  # A loop that Numba compiles takes columns, however many.
     k: int, n: int, node_ptr: Any, node_rank: Any, nic_of: Any, nic_ptr: Any, nic_rank: Any, lane_ptr: Any,
-    lane_from: Any, lane_to: Any, lane_end: Any, lane_ticks: Any, lane_flow: Any, to_node: Any, pair: Any, cell: Any,
-    left: Any, row_left: Any, first: Any, lane_left: Any, piece_source: Any, piece_goal: Any, piece_lane: Any,
-    piece_bytes: Any,
+    lane_from: Any, lane_to: Any, lane_end: Any, lane_ticks: Any, lane_flow: Any, to_node: Any, pair_bytes: Any,
+    cell: Any, left: Any, row_left: Any, first: Any, lane_left: Any, piece_source: Any, piece_goal: Any,
+    piece_lane: Any, piece_bytes: Any,
 ) -> int:  # fmt: skip
     """Split what each node sends to each other node over the lanes between them; return the number of pieces, or FULL.
 
-    Every lane gets its share of the bytes: first those of the ranks at its first NIC, then what other ranks have too
-    much of. So only the excess of ranks that send more than others is relayed before it leaves the node, as in FAST
-    (arXiv 2505.09764, section 4.1). Of a rank's blocks those for the ranks at the lane's last NIC come last, since
-    nothing is relayed behind them.
+    Every lane gets its share of the bytes: first those of the ranks at its first NIC, then those of other ranks that
+    have more than their own lanes carry. So only the excess of ranks that send more than others is relayed before it
+    leaves the node, as in FAST (arXiv 2505.09764, section 4.1). Of a rank's blocks those for the ranks at the lane's
+    last NIC come last, since nothing is relayed behind them.
 
     Args:
         k: Number of positions.
@@ -42,7 +43,7 @@ def split(  # A loop that Numba compiles takes columns, however many.
         lane_ticks: Column.
         lane_flow: Column.
         to_node: Bytes from position to node.
-        pair: Bytes from node to node.
+        pair_bytes: Bytes from node to node.
         cell: Ticks of each flow, to be set to those of its largest lane; 0 before.
         left: Bytes of each block i · k + j that no lane has yet, to be changed; the sizes before.
         row_left: Workspace of k numbers, as `first`.
@@ -56,7 +57,7 @@ def split(  # A loop that Numba compiles takes columns, however many.
     count, room = 0, len(piece_source)
     for a in range(n):
         for b in range(n):
-            total = pair[a * n + b]
+            total = pair_bytes[a * n + b]
             if a == b or total == 0:
                 continue
             goals, ngoals = node_ptr[b], node_ptr[b + 1] - node_ptr[b]
@@ -124,8 +125,10 @@ def split(  # A loop that Numba compiles takes columns, however many.
     return count
 
 
-def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any, ptr: Any, to: Any, until: Any) -> None:
-    """Sort segments by flow, those of a flow by time as they were.
+def set_segments(
+    flows: int, segments: int, seg_flow: Any, begin: Any, end: Any, ptr: Any, begin_by_flow: Any, end_by_flow: Any
+) -> None:
+    """Sort segments by flow; those of one flow keep their order.
 
     Args:
         flows: Number of flows.
@@ -134,8 +137,8 @@ def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any,
         begin: Tick at which each begins.
         end: Tick at which each ends.
         ptr: First segment of each flow, to be set, shape (flows + 1,) or more.
-        to: `begin` in the new order, to be set.
-        until: `end` in the new order, to be set.
+        begin_by_flow: `begin` in the new order, to be set.
+        end_by_flow: `end` in the new order, to be set.
     """
     for f in range(flows + 1):
         ptr[f] = 0
@@ -149,17 +152,18 @@ def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any,
     for x in range(segments):
         s = segments - 1 - x
         ptr[seg_flow[s]] -= 1
-        to[ptr[seg_flow[s]]], until[ptr[seg_flow[s]]] = begin[s], end[s]
+        begin_by_flow[ptr[seg_flow[s]]], end_by_flow[ptr[seg_flow[s]]] = begin[s], end[s]
 
 
 def cut(  # A loop that Numba compiles takes columns, however many.
     k: int, wide: Any, nic_of: Any, lane_from: Any, lane_to: Any, lane_source: Any, lane_goal: Any, lane_ticks: Any,
     lane_flow: Any, between: Any, alpha: Any, span: int, tick_us: float, seg_ptr: Any, seg_begin: Any, seg_end: Any,
     lane_seg: Any, lane_at: Any, pieces: int, piece_source: Any, piece_goal: Any, piece_lane: Any, piece_bytes: Any,
-    sent: Any, link_us: Any, rank: Any, rank_us: Any, longest: Any, port_us: Any, chunk_source: Any, chunk_goal: Any,
-    chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any, row_key: Any, state: Any,
+    sent: Any, link_us: Any, rank_bytes: Any, rank_us: Any, longest: Any, port_us: Any, chunk_source: Any,
+    chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any, row_key: Any,
+    state: Any,
 ) -> int:  # fmt: skip
-    """Cut the pieces of all lanes at the ends of their segments, and add the sends of every chunk; 0, or FULL.
+    """Cut the pieces of all lanes at the ends of their segments, and add the sends of every chunk; return 0, or FULL.
 
     Chunks that are relayed before a lane are short near the begin, and those that are relayed behind it near the end,
     so that little time passes before all NICs send and after they end.
@@ -190,7 +194,7 @@ def cut(  # A loop that Numba compiles takes columns, however many.
         piece_bytes: Bytes of each piece.
         sent: Bytes of each block that are in chunks, to be changed.
         link_us: Time of a byte on each link in µs.
-        rank: Bytes out of and into each position.
+        rank_bytes: Bytes out of and into each position.
         rank_us: Column of `GroupShape`.
         longest: Workspace of 2 k numbers.
         port_us: Time in µs for which relays keep each position's port busy that leads to others of its node, then each
@@ -210,7 +214,7 @@ def cut(  # A loop that Numba compiles takes columns, however many.
     finest = max(span // _FINEST, int(_LEAST_US / tick_us), 1)
     for port in range(2 * k):
         port_us[port] = 0.0
-        is_busy = rank[port] * rank_us[port] > _BUSY * span * tick_us
+        is_busy = rank_bytes[port] * rank_us[port] > _BUSY * span * tick_us
         longest[port] = max(finest, span // (_SHORT if is_busy else _LONG))
     for lane in range(len(lane_from)):
         lane_seg[lane] = seg_ptr[lane_flow[lane]]

@@ -7,7 +7,7 @@ from typing import Any
 from synth.engines.skewed.columns import BAD, MOST_BYTES
 
 
-def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, rank: Any) -> int:
+def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair_bytes: Any, rank_bytes: Any) -> int:
     """Set the bytes from node to node and at each rank; return the number of bytes between ranks.
 
     It is BAD if a size is below 0 or over MOST_BYTES.
@@ -19,15 +19,15 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, 
         node_of: Node of each position.
         to_node: Bytes from position i to node b at i · n + b, to be set, shape (k · n,); blocks of a rank to itself are
             not in it.
-        pair: Bytes from node a to node b at a · n + b, to be set, shape (n · n,).
-        rank: Bytes out of each position, then into each position, to be set, shape (2 · k,).
+        pair_bytes: Bytes from node a to node b at a · n + b, to be set, shape (n · n,).
+        rank_bytes: Bytes out of each position, then into each position, to be set, shape (2 · k,).
     """
     for i in range(n * n):
-        pair[i] = 0
+        pair_bytes[i] = 0
     for i in range(k * n):
         to_node[i] = 0
     for i in range(k):
-        rank[k + i] = 0
+        rank_bytes[k + i] = 0
     total = 0
     for i in range(k):
         row = i * n
@@ -36,20 +36,20 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, 
             if nbytes < 0 or nbytes > MOST_BYTES:
                 return BAD
             if i != j:
-                rank[k + j] += nbytes
+                rank_bytes[k + j] += nbytes
                 to_node[row + node_of[j]] += nbytes
         row_bytes, at = 0, node_of[i] * n
         for b in range(n):
             row_bytes += to_node[row + b]
-            pair[at + b] += to_node[row + b]
-        rank[i] = row_bytes
+            pair_bytes[at + b] += to_node[row + b]
+        rank_bytes[i] = row_bytes
         total += row_bytes
     return total
 
 
 def bound_us(  # A loop that Numba compiles takes columns, however many.
-    size: Any, k: int, n: int, pair: Any, rank: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any,
-    least_us: Any, begins: float,
+    size: Any, k: int, n: int, pair_bytes: Any, rank_bytes: Any, rank_us: Any, rank_alpha: Any, node_us: Any,
+    node_alpha: Any, least_us: Any, begins: float,
 ) -> float:  # fmt: skip
     """Return the time in µs that no schedule of these sizes can beat; see `Planner.bound`.
 
@@ -57,8 +57,8 @@ def bound_us(  # A loop that Numba compiles takes columns, however many.
         size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
-        pair: Bytes from node to node, as `set_loads` sets them, as `rank`.
-        rank: Bytes out of and into each position.
+        pair_bytes: Bytes from node to node, as `set_loads` sets them, as `rank_bytes`.
+        rank_bytes: Bytes out of and into each position.
         rank_us: Columns of `GroupShape`, as the following ones.
         rank_alpha: Column.
         node_us: Column.
@@ -68,15 +68,15 @@ def bound_us(  # A loop that Numba compiles takes columns, however many.
     """
     best = 0.0
     for i in range(2 * k):
-        if rank[i] > 0:
-            best = max(best, rank[i] * rank_us[i] + rank_alpha[i])
+        if rank_bytes[i] > 0:
+            best = max(best, rank_bytes[i] * rank_us[i] + rank_alpha[i])
     if n > 1:
         for a in range(n):
             out, into = 0, 0
             for b in range(n):
                 if a != b:
-                    out += pair[a * n + b]
-                    into += pair[b * n + a]
+                    out += pair_bytes[a * n + b]
+                    into += pair_bytes[b * n + a]
             if out > 0:
                 best = max(best, out * node_us[a] + node_alpha[a])
             if into > 0:

@@ -22,6 +22,16 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
 ) -> int:  # fmt: skip
     """Plan an all-to-all; return PLANNED, STRAIGHT, FULL where a column has too little room, or BAD for bad sizes.
 
+    Its steps, with the terms of `columns`:
+
+    1. `set_loads` adds up the bytes of ranks and nodes, and `bound_us` computes the bound.
+    2. `split` divides what nodes send to each other over the lanes, as pieces.
+    3. `add_rounds` decides when each NIC sends to which other NIC, as segments.
+    4. `cut` cuts the pieces into chunks at the ends of segments, and `add_inner` adds chunks inside nodes.
+    5. `sort_rows` and `set_times` give all sends their times.
+    6. Unless the plan meets the bound, or the least time that straight paths need (`straight_limit_us`), `add_straight`
+       plans whole blocks on straight paths. The faster plan is the answer.
+
     Args:
         size: Bytes from each position to each position, int64, shape (k · k,).
         k: Number of positions.
@@ -31,7 +41,7 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
         tick_us: Length of a tick in µs.
         has_ports: Whether links inside nodes share ports.
         only_straight: Whether every block is sent whole and straight, even if that is slower.
-        ints: The columns `INTS` in one array; see `Columns`.
+        ints: The columns `INTS` in one array; see `PackedColumns`.
         int_at: Where each of them begins.
         words: The columns `WORDS`.
         word_at: Where each of them begins.
@@ -41,21 +51,24 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
         straight_state: The same of straight paths.
         results: Time of the faster one and bound, in µs, to be set.
     """
+    # The names stand in the order of `INTS`, `WORDS` and `REALS`.
     (
-        node_ptr, nic_ptr, lane_ptr, part_ports, part_base, to_node, pair, rank, cell, left, sent, row_left,
+        node_ptr, nic_ptr, lane_ptr, part_ports, part_base, to_node, pair_bytes, rank_bytes, cell, left, sent, row_left,
         first, lane_left, lane_seg, lane_at, piece_bytes, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin,
         flow_end, padded, real, match, owner, since, queue, came, longest, chunk_offset, chunk_bytes,
         straight_offset, straight_bytes,
     ) = (
-        part(ints, int_at, 0), part(ints, int_at, 1), part(ints, int_at, 2), part(ints, int_at, 3),
-        part(ints, int_at, 4), part(ints, int_at, 5), part(ints, int_at, 6), part(ints, int_at, 7),
-        part(ints, int_at, 8), part(ints, int_at, 9), part(ints, int_at, 10), part(ints, int_at, 11),
-        part(ints, int_at, 12), part(ints, int_at, 13), part(ints, int_at, 14), part(ints, int_at, 15),
-        part(ints, int_at, 16), part(ints, int_at, 17), part(ints, int_at, 18), part(ints, int_at, 19),
-        part(ints, int_at, 20), part(ints, int_at, 21), part(ints, int_at, 22), part(ints, int_at, 23),
-        part(ints, int_at, 24), part(ints, int_at, 25), part(ints, int_at, 26), part(ints, int_at, 27),
-        part(ints, int_at, 28), part(ints, int_at, 29), part(ints, int_at, 30), part(ints, int_at, 31),
-        part(ints, int_at, 32), part(ints, int_at, 33), part(ints, int_at, 34),
+        column_at(ints, int_at, 0), column_at(ints, int_at, 1), column_at(ints, int_at, 2), column_at(ints, int_at, 3),
+        column_at(ints, int_at, 4), column_at(ints, int_at, 5), column_at(ints, int_at, 6), column_at(ints, int_at, 7),
+        column_at(ints, int_at, 8), column_at(ints, int_at, 9), column_at(ints, int_at, 10),
+        column_at(ints, int_at, 11), column_at(ints, int_at, 12), column_at(ints, int_at, 13),
+        column_at(ints, int_at, 14), column_at(ints, int_at, 15), column_at(ints, int_at, 16),
+        column_at(ints, int_at, 17), column_at(ints, int_at, 18), column_at(ints, int_at, 19),
+        column_at(ints, int_at, 20), column_at(ints, int_at, 21), column_at(ints, int_at, 22),
+        column_at(ints, int_at, 23), column_at(ints, int_at, 24), column_at(ints, int_at, 25),
+        column_at(ints, int_at, 26), column_at(ints, int_at, 27), column_at(ints, int_at, 28),
+        column_at(ints, int_at, 29), column_at(ints, int_at, 30), column_at(ints, int_at, 31),
+        column_at(ints, int_at, 32), column_at(ints, int_at, 33), column_at(ints, int_at, 34),
     )  # fmt: skip
     (
         node_of, node_rank, nic_of, nic_rank, between, lane_from, lane_to, lane_source, lane_goal, lane_flow,
@@ -63,32 +76,38 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
         row_step, row_bucket, order, bucket_ptr, chunk_source, chunk_goal, send_chunk, send_link, send_step,
         straight_source, straight_goal, straight_chunk, straight_link, straight_step,
     ) = (
-        part(words, word_at, 0), part(words, word_at, 1), part(words, word_at, 2), part(words, word_at, 3),
-        part(words, word_at, 4), part(words, word_at, 5), part(words, word_at, 6), part(words, word_at, 7),
-        part(words, word_at, 8), part(words, word_at, 9), part(words, word_at, 10), part(words, word_at, 11),
-        part(words, word_at, 12), part(words, word_at, 13), part(words, word_at, 14), part(words, word_at, 15),
-        part(words, word_at, 16), part(words, word_at, 17), part(words, word_at, 18), part(words, word_at, 19),
-        part(words, word_at, 20), part(words, word_at, 21), part(words, word_at, 22), part(words, word_at, 23),
-        part(words, word_at, 24), part(words, word_at, 25), part(words, word_at, 26), part(words, word_at, 27),
-        part(words, word_at, 28), part(words, word_at, 29), part(words, word_at, 30), part(words, word_at, 31),
-        part(words, word_at, 32),
+        column_at(words, word_at, 0), column_at(words, word_at, 1), column_at(words, word_at, 2),
+        column_at(words, word_at, 3), column_at(words, word_at, 4), column_at(words, word_at, 5),
+        column_at(words, word_at, 6), column_at(words, word_at, 7), column_at(words, word_at, 8),
+        column_at(words, word_at, 9), column_at(words, word_at, 10), column_at(words, word_at, 11),
+        column_at(words, word_at, 12), column_at(words, word_at, 13), column_at(words, word_at, 14),
+        column_at(words, word_at, 15), column_at(words, word_at, 16), column_at(words, word_at, 17),
+        column_at(words, word_at, 18), column_at(words, word_at, 19), column_at(words, word_at, 20),
+        column_at(words, word_at, 21), column_at(words, word_at, 22), column_at(words, word_at, 23),
+        column_at(words, word_at, 24), column_at(words, word_at, 25), column_at(words, word_at, 26),
+        column_at(words, word_at, 27), column_at(words, word_at, 28), column_at(words, word_at, 29),
+        column_at(words, word_at, 30), column_at(words, word_at, 31), column_at(words, word_at, 32),
     )  # fmt: skip
     (
         lane_end, lane_ticks, rank_us, rank_alpha, node_us, node_alpha, least_us, straight_us, alpha, link_us,
         gap, row_key, sorted_key, ready, free, port_us, filled, send_start, straight_start,
     ) = (
-        part(reals, real_at, 0), part(reals, real_at, 1), part(reals, real_at, 2), part(reals, real_at, 3),
-        part(reals, real_at, 4), part(reals, real_at, 5), part(reals, real_at, 6), part(reals, real_at, 7),
-        part(reals, real_at, 8), part(reals, real_at, 9), part(reals, real_at, 10), part(reals, real_at, 11),
-        part(reals, real_at, 12), part(reals, real_at, 13), part(reals, real_at, 14), part(reals, real_at, 15),
-        part(reals, real_at, 16), part(reals, real_at, 17), part(reals, real_at, 18),
+        column_at(reals, real_at, 0), column_at(reals, real_at, 1), column_at(reals, real_at, 2),
+        column_at(reals, real_at, 3), column_at(reals, real_at, 4), column_at(reals, real_at, 5),
+        column_at(reals, real_at, 6), column_at(reals, real_at, 7), column_at(reals, real_at, 8),
+        column_at(reals, real_at, 9), column_at(reals, real_at, 10), column_at(reals, real_at, 11),
+        column_at(reals, real_at, 12), column_at(reals, real_at, 13), column_at(reals, real_at, 14),
+        column_at(reals, real_at, 15), column_at(reals, real_at, 16), column_at(reals, real_at, 17),
+        column_at(reals, real_at, 18),
     )  # fmt: skip
     state[CHUNKS] = state[ROWS] = straight_state[CHUNKS] = straight_state[ROWS] = 0
     results[TIME] = results[BOUND] = 0.0
-    total = set_loads(size, k, n, node_of, to_node, pair, rank)
+    total = set_loads(size, k, n, node_of, to_node, pair_bytes, rank_bytes)
     if total <= 0:
         return PLANNED if total == 0 else BAD
-    results[BOUND] = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
+    results[BOUND] = bound_us(
+        size, k, n, pair_bytes, rank_bytes, rank_us, rank_alpha, node_us, node_alpha, least_us, begins
+    )
     span = 0
     for block in range(k * k):
         left[block], sent[block] = size[block], 0
@@ -98,8 +117,8 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
             cell[flow] = 0
         pieces = split(
             k, n, node_ptr, node_rank, nic_of, nic_ptr, nic_rank, lane_ptr, lane_from, lane_to, lane_end, lane_ticks,
-            lane_flow, to_node, pair, cell, left, row_left, first, lane_left, piece_source, piece_goal, piece_lane,
-            piece_bytes,
+            lane_flow, to_node, pair_bytes, cell, left, row_left, first, lane_left, piece_source, piece_goal,
+            piece_lane, piece_bytes,
         )  # fmt: skip
         if pieces == FULL:
             return FULL
@@ -117,7 +136,7 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
         outcome = cut(
             k, wide, nic_of, lane_from, lane_to, lane_source, lane_goal, lane_ticks, lane_flow, between, alpha, span,
             tick_us, seg_ptr, flow_begin, flow_end, lane_seg, lane_at, pieces, piece_source, piece_goal, piece_lane,
-            piece_bytes, sent, link_us, rank, rank_us, longest, port_us, chunk_source, chunk_goal, chunk_offset,
+            piece_bytes, sent, link_us, rank_bytes, rank_us, longest, port_us, chunk_source, chunk_goal, chunk_offset,
             chunk_bytes, row_chunk, row_link, row_step, row_key, state,
         )  # fmt: skip
         if outcome == FULL:
@@ -157,6 +176,6 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
     return STRAIGHT
 
 
-def part(array: Any, at: Any, place: int) -> Any:
-    """Return one column of an array of columns."""
+def column_at(array: Any, at: Any, place: int) -> Any:
+    """Return the column at a place of an array of columns, where `at` has the first entry of each column."""
     return array[at[place] : at[place + 1]]

@@ -3,7 +3,8 @@
 A mixture of experts sends other sizes at every step, so no schedule made beforehand fits. The method is that of FAST
 ("An efficient scheduler for all-to-all GPU communication", NSDI 2026, arXiv 2505.09764): inside each node data move
 over the fast links until every NIC carries the same share; nodes exchange in rounds that keep the busiest node busy;
-inside the goal's node data are passed on. All three run at once. The steps are ours, see `loops` and `rounds`.
+inside the goal's node data are passed on. All three run at once. The steps are ours: `loop` runs
+them, and `lanes`, `rounds` and `inner` are the parts.
 
     planner = Planner(shape_of(load("dgx-h100:4")))
     plan = planner.plan(sizes)               # bytes from position to position, int64, shape (32, 32)
@@ -48,11 +49,11 @@ def fixed_columns(shape: GroupShape) -> dict[str, NDArray[Any]]:
 
 
 def _workspace(shape: GroupShape, room: int, inner: int) -> dict[str, int]:
-    """Return the length of each column that a plan writes, for up to `room` chunks.
+    """Return by name the length of each column that a plan writes: the workspace and the outputs.
 
     Args:
         shape: The shape.
-        room: Number of chunks, and of pieces and segments.
+        room: Most chunks of a plan; also most pieces, and most segments.
         inner: Positions in the largest node.
     """
     k, n, lanes = shape.nranks, shape.nnodes, len(shape.lane_from)
@@ -68,8 +69,8 @@ def _workspace(shape: GroupShape, room: int, inner: int) -> dict[str, int]:
     pairs = [
         *lengths.items(),
         (k * n, "to_node"),
-        (n * n, "pair"),
-        (2 * k, "rank longest port_us filled"),
+        (n * n, "pair_bytes"),
+        (2 * k, "rank_bytes longest port_us filled"),
         (cells, "cell"),
         (cells + 1, "seg_ptr"),
         (k * k, "left sent"),
@@ -89,8 +90,8 @@ def _workspace(shape: GroupShape, room: int, inner: int) -> dict[str, int]:
 class Planner(SizesPlanner):
     """A planner of all-to-alls for one process group in nodes whose ranks all have links.
 
-    A block that is sent straight goes over the link from its source to its goal. If there is none, it leaves at its
-    source's rail and is passed on inside the node of its goal.
+    A block that is sent straight goes over the link from its source to its goal. If there is none, it goes over the
+    link from its source to some rank of the goal's node (the rail of its source) and is passed on inside that node.
 
     Attributes:
         shape: The shape of the group.
@@ -148,11 +149,15 @@ class Planner(SizesPlanner):
         """
         s, run, c = self.shape, self._run, self._columns
         column, k, n = self._column(sizes), s.nranks, s.nnodes
-        total = run(set_loads, column, k, n, c["node_of"], c["to_node"], c["pair"], c["rank"])
+        total = run(set_loads, column, k, n, c["node_of"], c["to_node"], c["pair_bytes"], c["rank_bytes"])
         if total == BAD:
             self._refuse(sizes)
         figures = (c[name] for name in ("rank_us", "rank_alpha_us", "node_us", "node_alpha_us", "least_us"))
-        return float(run(bound_us, column, k, n, c["pair"], c["rank"], *figures, s.net.start_us)) if total else 0.0
+        return (
+            float(run(bound_us, column, k, n, c["pair_bytes"], c["rank_bytes"], *figures, s.net.start_us))
+            if total
+            else 0.0
+        )
 
     def _call(self, column: Any, only_straight: bool) -> int:
         return int(self._run(plan_into, column, *self._numbers, only_straight, *self._arguments))

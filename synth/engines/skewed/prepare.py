@@ -12,13 +12,13 @@ from topologies.network import Network
 from topologies.topology import Topology
 
 _MOST_IN_NODE = 16  # Ranks of a node whose links chunks share; a plan of more takes longer than it gains.
-_NODES_S, _ROUTED_S = 5e-5, 2e-3  # The interpreter takes about so long for a block of a plan.
+_NODES_S, _ROUTED_S = 5e-5, 2e-3  # Seconds that the interpreter takes for a block of a plan, about.
 
 
 def shape_for(
     topology: Topology, group: Sequence[int] | None = None, net: Network | None = None
 ) -> shape.GroupShape | routed.RoutedShape:
-    """Return what plans for a process group go by.
+    """Return the shape of a process group: its nodes, NICs and links, or its paths, which its plans use.
 
     Groups in nodes whose ranks all have links, joined by NICs, get plans that balance the NICs (`Planner`). Groups of
     all other networks get plans whose chunks share the links (`RoutedPlanner`). So do groups of up to 16 ranks in one
@@ -41,18 +41,18 @@ def shape_for(
     return nodes
 
 
-def interpreted_s(group: shape.GroupShape | routed.RoutedShape) -> float:
-    """Return about how many seconds the interpreter takes for a plan."""
-    return group.net.nranks**2 * (_ROUTED_S if isinstance(group, routed.RoutedShape) else _NODES_S)
+def interpreted_s(group_shape: shape.GroupShape | routed.RoutedShape) -> float:
+    """Return about how many seconds the interpreter takes for a plan of a group of this shape."""
+    return group_shape.net.nranks**2 * (_ROUTED_S if isinstance(group_shape, routed.RoutedShape) else _NODES_S)
 
 
 def planner_for(
-    group: shape.GroupShape | routed.RoutedShape, unit_bytes: float = 1.0, interpreted: bool = False
+    group_shape: shape.GroupShape | routed.RoutedShape, unit_bytes: float = 1.0, interpreted: bool = False
 ) -> SizesPlanner:
     """Return a planner for a shape, for sizes that count units of so many bytes; see `Planner` for `interpreted`."""
-    if isinstance(group, routed.RoutedShape):
-        return routed.RoutedPlanner(routed.in_units(group, unit_bytes), interpreted)
-    return Planner(shape.in_units(group, unit_bytes), interpreted)
+    if isinstance(group_shape, routed.RoutedShape):
+        return routed.RoutedPlanner(routed.in_units(group_shape, unit_bytes), interpreted)
+    return Planner(shape.in_units(group_shape, unit_bytes), interpreted)
 
 
 def prepare(topology: Topology, group: Sequence[int] | None = None) -> SizesPlanner:

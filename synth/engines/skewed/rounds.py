@@ -44,9 +44,9 @@ def add_rounds(  # A loop that Numba compiles takes columns, however many.
         seg_end: Tick at which each segment ends.
         padded: Workspace of n · n numbers.
         real: Workspace of n · n numbers.
-        match: Workspace of n numbers, as the following ones.
-        owner: Workspace.
-        since: Workspace.
+        match: Workspace of n numbers, as the following ones; the column to which each row sends now, or -1.
+        owner: Workspace; the row that sends to each column now, or -1.
+        since: Workspace; the tick from which each row sends to its present column.
         queue: Workspace.
         came: Workspace.
 
@@ -65,8 +65,10 @@ def add_rounds(  # A loop that Numba compiles takes columns, however many.
             padded[p * n + q] = ticks
             row += ticks
             column += cell[base + q * n + p]
+        # Here `since` and `came` hold what each row and column lacks; below, a time and the row that reached a column.
         since[p], came[p] = most - row, most - column
         match[p] = owner[p] = -1
+    # Ticks in which nothing is sent fill every row and column up to the largest sum.
     p = q = 0
     while p < n and q < n:
         ticks = min(since[p], came[q])

@@ -33,12 +33,14 @@ def collective_of(plan: Plan, sizes: NDArray[np.int64]) -> Collective:
 
 
 def cut_as_planned(whole: Collective, plan: Plan, sizes: NDArray[np.int64]) -> Collective:
-    """Return an all-to-all whose blocks are cut into the chunks of a plan, in proportion; see `collective_of`.
+    """Return an all-to-all whose blocks are cut into the chunks of a plan, in the order of `collective_of`.
+
+    The plan may be for rounded sizes: a chunk has the same part of its block as in the plan.
 
     Args:
         whole: An `alltoallv` in which exactly the blocks with sizes above 0 are chunks.
         plan: The plan.
-        sizes: The sizes that it is for.
+        sizes: The sizes that the plan is for, bytes or units from position to position, shape (k, k).
     """
     own = np.flatnonzero(np.diag(sizes))
     source = np.concatenate([plan.chunk_source, own]).astype(np.int64)

@@ -1,6 +1,7 @@
 """The engine `skewed`: all-to-alls of given sizes, balanced over NICs or links, by one plan for each size.
 
-The planner is that for sizes that change at every step; here it plans in cells, in which programs hold the blocks.
+It uses the planner of `prepare`, which is made for sizes that change at every step. Here the unit of size is a cell,
+the amount in which programs hold the blocks.
 """
 
 from __future__ import annotations

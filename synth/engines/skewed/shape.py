@@ -58,10 +58,10 @@ class GroupShape:
             through others, are of one matrix; matrices that are equal for all sizes are kept once.
         part_base: First cell of each matrix, int64, shape (matrices + 1,).
         tick_us: Length of a tick in µs; 0 where there is one node.
-        exit: Position at which a block leaves its source's node when it is sent straight, int64, shape (k · N,).
-        entry: Position at which such a block enters the node of its goal, unless the goal itself is linked.
-        straight_us: Time in µs for which a byte that is sent straight keeps the NIC of its exit busy, then the NIC of
-            its entry, float64, shape (2 · k · N,); 0 where this depends on the goal.
+        leaves: Position at which a block leaves its source's node when it is sent straight, int64, shape (k · N,).
+        enters: Position at which such a block enters the node of its goal, unless the goal itself is linked.
+        straight_us: Time in µs for which a byte that is sent straight keeps the NIC at which it leaves busy, then the
+            NIC at which it enters, float64, shape (2 · k · N,); 0 where this depends on the goal.
         ports: The two resources of each link, int64, shape (2 · links,); the same one twice where the link has one. A
             resource is left out if all its links share another one.
         has_ports: Whether links inside nodes share ports, so that a rank sends to one peer at a time.
@@ -92,8 +92,8 @@ class GroupShape:
     part_ports: Ints
     part_base: Ints
     tick_us: float
-    exit: Ints
-    entry: Ints
+    leaves: Ints
+    enters: Ints
     straight_us: Floats
     ports: Ints
     has_ports: bool
@@ -173,8 +173,8 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
         part_ports=part_ports,
         part_base=part_base,
         tick_us=tick_us,
-        exit=leaves,
-        entry=enters,
+        leaves=leaves,
+        enters=enters,
         straight_us=straight_us,
         ports=_ports(topology, net).ravel(),
         has_ports=has_ports,
@@ -204,7 +204,7 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
     """Return the link between every two positions, shape (k, k), and whether those inside nodes share ports.
 
     Raises:
-        NotInNodes: Two ranks of a node have no link.
+        NotInNodes: Two ranks of a node have no link, or only one over their NICs.
     """
     between = net.widest_link
     inside = node_of[:, None] == node_of[None, :]
@@ -259,13 +259,14 @@ class _Lanes:
 
     Attributes:
         is_shared: Whether all links of each position to other nodes, then from other nodes, share a resource.
-        share: Share of each fabric in what each node sends to each node.
+        fabric: Fabric of each NIC. A fabric is a set of NICs that reach each other, directly or through others.
+        share: Share of each fabric in what each node sends to each node, shape (nodes, nodes, fabrics).
         nic_of: NIC of each position.
         nic_ptr: First entry of each NIC in `nic_rank`.
         nic_rank: Positions by NIC.
         lanes: The columns of `GroupShape` from `lane_ptr` to `lane_flow`.
         parts: (`part_ports`, `part_base`, `tick_us`) of `GroupShape`.
-        straight: (`exit`, `entry`, `straight_us`) of `GroupShape`.
+        straight: (`leaves`, `enters`, `straight_us`) of `GroupShape`.
     """
 
     def __init__(self, topology: Topology, net: Network, node_of: Ints, between: Ints) -> None:
@@ -325,9 +326,10 @@ class _Lanes:
     def _shares(self) -> Floats:
         """Return the share of each fabric in what a node sends to a node, shape (nodes, nodes, fabrics).
 
-        A fabric's share is as its slower node's rate there. Where nodes lie on different fabrics, two nodes with a
-        choice of fabrics leave those alone that others need more: for even sizes, each pair of nodes in turn fills the
-        fabrics that are least loaded at its ends.
+        The share of a fabric is proportional to the smaller of the two nodes' rates on it. If not all nodes have the
+        same rates on all fabrics, these shares are only a start, since some pairs have a choice of fabrics and others
+        have none. Then, for blocks of equal size, each pair of nodes in turn gives more to the fabrics that are least
+        loaded at its ends, so that it avoids those which pairs without a choice need.
         """
         n, nfabrics = self.nnodes, int(self.fabric.max()) + 1
         width = np.zeros((n, nfabrics))
@@ -351,14 +353,18 @@ class _Lanes:
         return share
 
     def _set_lanes(self) -> None:
-        """Set `lanes` and `parts`."""
+        """Set `lanes` and `parts`.
+
+        Raises:
+            NotInNodes: As `_lanes_between` raises it, or the rates of NICs differ too much.
+        """
         rows, ends, ptr = [], list[float](), [0]
         for a in range(self.nnodes):
             for b in range(self.nnodes):
                 if a != b:
-                    pair = list(self._pair(a, b))
-                    rows += [row[:2] for row in pair]
-                    ends += [row[2] for row in pair]
+                    lanes = list(self._lanes_between(a, b))
+                    rows += [lane[:2] for lane in lanes]
+                    ends += [lane[2] for lane in lanes]
                 ptr.append(len(rows))
         begin, end = np.array(rows, dtype=np.int64).T
         gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
@@ -399,11 +405,12 @@ class _Lanes:
         gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
         return bool(np.ptp(gbs) == 0 and np.allclose(share, 1 / count) and (place[end] == self.nic_node[end]).all())
 
-    def _pair(self, a: int, b: int) -> Iterator[tuple[int, int, float]]:
-        """Yield (NIC, NIC, end of its share) of the lanes from a node to another node.
+    def _lanes_between(self, a: int, b: int) -> Iterator[tuple[int, int, float]]:
+        """Yield (NIC of node a, NIC of node b, share of the bytes up to the end of the lane) of each lane from a to b.
 
-        In every fabric the NICs of each node lie side by side on the unit interval, each as wide as its rate; where two
-        of them overlap is a lane, so that every NIC carries its share. For the shares of fabrics see `_shares`.
+        The bytes from a to b are divided between fabrics as `_shares` says. Within a fabric they form an interval. It
+        is cut once between the NICs of a and once between those of b, in proportion to their rates, so that every NIC
+        carries its part. A lane is where a part of a NIC of a and a part of a NIC of b overlap.
 
         Raises:
             NotInNodes: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.
@@ -469,7 +476,9 @@ class _Lanes:
 
 
 def _ports(topology: Topology, net: Network) -> Ints:
-    """Return the two resources of each link, shape (links, 2), without those whose links all share another one.
+    """Return the two resources of each link, shape (links, 2); a link with one resource has the same one twice.
+
+    A resource is left out if all its links share another one.
 
     Raises:
         NotInNodes: A link has more than two.

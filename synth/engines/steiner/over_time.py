@@ -253,9 +253,16 @@ class OverTime:
     def _cost(
         self, demand: TreeDemand, rise: Arborescences | None, fall: Arborescences | None, length: Floats
     ) -> Floats:
-        """Return the least cost of a demand's trees for each level at which all data is at the root.
+        """Return the least cost of a demand's trees, shape (levels, roots + exchanges).
 
-        The shape is (levels, roots, then exchanges).
+        A row is a level of time at which all data has come to the root. A column is a root, or, for sums with several
+        goals, an exchange between two roots.
+
+        Args:
+            demand: The demand.
+            rise: Cheapest trees over time that lead to each rank; None if no demand sums.
+            fall: Cheapest trees over time that begin at each rank; None if no demand has trees down.
+            length: Price of each link.
         """
         if rise is None or not demand.sums:
             assert fall is not None

@@ -224,6 +224,11 @@ class Packing:
         """Find the best fractions of trees for a time; return False if some goal cannot be reached in it.
 
         It sets `part`, `filled` and `time_us`, and adds columns. It also returns False if the solver never answered.
+
+        Args:
+            size_bytes: Message size in bytes.
+            time_us: The time in µs.
+            deadline: Time on the clock `synth.model.deadline.now` after which the fractions so far are taken.
         """
         best, least = self._prices, 0.0
         prices, dual = best, best

@@ -155,7 +155,10 @@ def _by_rounds(
     most_sends: int,
     tuning: TreesTuning,
 ) -> Iterator[tuple[int, Schedule]]:
-    """Yield numbers of rounds with their schedules, each worth its sends: few sends first, which files can hold.
+    """Yield (number of rounds, schedule), fewest rounds first, while more rounds gain time.
+
+    A schedule is yielded only if it is enough faster than those before to be worth its sends, since files can hold only
+    so many.
 
     Args:
         problem: The copying problem, one chunk a block.

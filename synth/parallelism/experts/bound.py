@@ -128,7 +128,14 @@ def _unit(parts: GroupParts) -> float:
 
 
 def _solved_prices(parts: GroupParts, rank_load: float, workers: Workers, until: float) -> list[Prices]:
-    """Return the best prices, which are dual prices of the linear program; none where the solver has no answer."""
+    """Return the best prices, which are dual prices of the linear program; an empty list if the solver has no answer.
+
+    Args:
+        parts: What is known of the parts of the group.
+        rank_load: Largest load of a rank, in copies, of the placements that the bound is for.
+        workers: Solver processes.
+        until: Time on the clock of `now` at which the solver stops; it has `_PROGRAM_S` seconds at most.
+    """
     seconds = min(_PROGRAM_S, until - now())
     if seconds <= 0:
         return []

@@ -83,7 +83,7 @@ class Prices:
     rank_load: float
 
     def limit(self, parts: GroupParts) -> float:
-        """Return a time in µs of dispatch and combine that no such placement beats.
+        """Return a time in µs of dispatch and combine that no placement beats whose ranks have at most `rank_load`.
 
         Raises:
             BadWitness: The arrays have wrong shapes, a number is negative or no number, or the weights are not 1 in

@@ -192,7 +192,15 @@ def _columns(
     schedules: Sequence[StepSchedule],
     parts: int,
 ) -> _JoinedColumns:
-    """Collect the sends of all steps, with the chunks and links of the joined problem."""
+    """Collect the sends of all steps as columns, with the chunks and links of the joined problem.
+
+    Args:
+        request: The reduction.
+        problem: The joined problem.
+        steps: The steps.
+        schedules: The schedule of each step.
+        parts: Chunks of the joined problem that a piece has.
+    """
     place = {rank: at for at, rank in enumerate(problem.ranks)}
     stage_columns, first_step = [], 0
     for stage, (step, step_schedule) in enumerate(zip(steps, schedules, strict=True)):

@@ -85,7 +85,10 @@ class StepCosts:
             yield self._of_step[step, share]
 
     def _step(self, step: ReductionStep, size: float) -> tuple[float, float, _StepTraffic | None]:
-        """Return a step's time in µs, the bytes by which its traffic counts, and the traffic of one byte a message.
+        """Return a step's time in µs, the bytes that each of its messages has in all, and the traffic of one such byte.
+
+        The step runs over a ring or between all pairs, whichever is faster. The result is (inf, 0, None) if ranks do
+        not reach each other.
 
         Args:
             step: The step.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emit.compiler.lower import goal_columns
-from emit.formats import FORMATS, verify_file
+from emit.formats import PROGRAM_FORMATS, verify_file
 from emit.goal import Goal
 from emit.library import program_maker
 from emit.library.program_maker import _is_faster
@@ -41,7 +41,7 @@ def test_instances_of_a_program_with_relays_are_right(group: tuple[int, ...], ta
         in_haste = programs.lower(algorithm, until=0.0)
         assert lowered.time_us(SIZE) <= 1.05 * in_haste.time_us(SIZE)
         programs.complete(lowered)
-        path = tmp_path / f"{number}{FORMATS[programs.target.format].suffix}"
+        path = tmp_path / f"{number}{PROGRAM_FORMATS[programs.target.format].suffix}"
         path.write_text(lowered.text)
         assert verify_file(path, lowered.goal, target=target).status == "right"
         instances, remainder = divmod(lowered.common.cells.nchunks, algorithm.problem.collective.nchunks)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from emit.formats import FORMATS, verify_program
+from emit.formats import PROGRAM_FORMATS, verify_program
 from emit.library.checking.check import check_library
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
@@ -49,7 +49,7 @@ def times(folder: Path, topology: Topology | None = None) -> dict[tuple[int, boo
     """Return the time of each size and form, read and checked from the files that the index names."""
     time_of = {}
     for entry in load_index(folder):
-        form = FORMATS[TARGETS[entry.target].format]
+        form = PROGRAM_FORMATS[TARGETS[entry.target].format]
         verdict = verify_program(entry.path, entry.goal())
         assert verdict.status == "right", entry.file
         program = verdict.program

@@ -12,7 +12,7 @@ from synth.baselines.mscclpp import ALL_GATHER, NVLS, NVLS_PACKETS, ONE_SHOT, TW
 from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from topologies.costed import with_costs
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import NotModelled
 from topologies.load import load
 from topologies.machines import machines
@@ -75,7 +75,7 @@ def test_mscclpp_does_not_run_where_switches_only_forward() -> None:
     h100 = replace(load("dgx-h100"), switch_ops=())
     with pytest.raises(NotModelled, match="not in this answer's network"):
         mscclpp_model(h100, range(8))
-    plain = replace(h100, link_kind=np.full(h100.nlinks, KINDS.index("pcie")))  # Neither NVLink nor NVSwitch.
+    plain = replace(h100, link_kind=np.full(h100.nlinks, LINK_KINDS.index("pcie")))  # Neither NVLink nor NVSwitch.
     assert mscclpp_model(plain, range(8)).choose("allreduce", GIB).algorithm == TWO_SHOT
 
 

@@ -12,7 +12,7 @@ from results.scripts.census import random_network
 from synth.baselines import baseline
 from synth.bounds.check import check, proved, recompute
 from synth.bounds.prove import prove
-from synth.bounds.registry import KINDS
+from synth.bounds.registry import BOUND_KINDS
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witnesses.contributions import Contributions
 from synth.model.problem import Problem, make_problem
@@ -27,7 +27,7 @@ SIZES = (1 << 10, 1 << 16, 1 << 22)
 
 def witnesses(problem: Problem, size_bytes: float) -> list[Contributions]:
     """Return the witnesses that the search finds at a size, with the numbers that they prove."""
-    found = KINDS["contributions"].find(BoundSearch(problem, size_bytes=size_bytes), BoundCost.SIZE)
+    found = BOUND_KINDS["contributions"].find(BoundSearch(problem, size_bytes=size_bytes), BoundCost.SIZE)
     return [proved(problem, witness) for witness in found if isinstance(witness, Contributions)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from synth.bounds.check import check
 from synth.bounds.prove import Bound, prove
-from synth.bounds.registry import KINDS
+from synth.bounds.registry import BOUND_KINDS
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.solvers.workers import Workers
@@ -127,7 +127,7 @@ def test_windows_of_time_refute_no_schedule_of_a_small_star(seed: int, name: str
 
 def test_windows_of_time_count_the_reductions_of_a_switch(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a search that ignores reductions in the switch is refused, since it would exceed a reached time."""
-    monkeypatch.delitem(KINDS, "contributions")
+    monkeypatch.delitem(BOUND_KINDS, "contributions")
     problem = make_problem(node(), "reduce", range(4))
     forwarding = replace(problem, network=replace(problem.network, hyperlinks=None))
     best_us = min(predict_us(problem, schedule, 4e5) for schedule in every_schedule(problem, 1))

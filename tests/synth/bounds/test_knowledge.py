@@ -25,7 +25,7 @@ from tests.synth.bounds.cases import SEEDS, never_beaten
 from tests.synth.bounds.gossip import random_cluster, random_schedules
 from tests.synth.bounds.test_hyperlinks import every_schedule
 from topologies.costed import with_costs
-from topologies.costs import KINDS, Costs, Protocol
+from topologies.costs import LINK_KINDS, Costs, Protocol
 from topologies.errors import BadWitness, InputError
 from topologies.families import family
 from topologies.load import load
@@ -84,7 +84,7 @@ def test_what_comes_is_passed_on_as_fast_as_it_is_known() -> None:
 def _known_at_random(rng: random.Random) -> Problem:
     """Return a problem with gaps on all links, for every kind of link and every sort of group."""
     topology = random_topology(rng, 5)
-    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(KINDS, rng.choice((0.3, 1.0, 4.0))))})
+    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(LINK_KINDS, rng.choice((0.3, 1.0, 4.0))))})
     ranks = range(topology.nranks)
     group = sorted(rng.sample(ranks, rng.randint(2, topology.nranks)))
     relays = [rank for rank in ranks if rank not in group]
@@ -143,7 +143,7 @@ def test_no_schedule_of_nodes_of_several_ranks_is_faster(seed: int) -> None:
 def test_no_baseline_is_faster(collective: str, spec: str, gap_us: float) -> None:
     """Check against algorithms that exchange partial sums, as recursive doubling, among single ranks and others."""
     topology = load(spec)
-    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(KINDS, gap_us))})
+    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(LINK_KINDS, gap_us))})
     problem = make_problem(replace(with_costs(topology, costs), protocol="Simple"), collective)
     algorithms = baseline(problem)
     rng = random.Random(f"{collective} {spec}")
@@ -160,7 +160,7 @@ def test_the_best_of_all_smallrandom_schedules_is_not_faster(seed: int) -> None:
     """Check copies and sums of one chunk against all schedules."""
     rng = random.Random(seed)
     topology = random_topology(rng, 4)
-    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(KINDS, rng.choice((0.3, 1.0, 4.0))))})
+    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(LINK_KINDS, rng.choice((0.3, 1.0, 4.0))))})
     topology = replace(topology, alpha_us=np.maximum(topology.alpha_us, 0.1))
     topology = replace(with_costs(topology, costs), protocol="Simple")
     size, name = rng.choice((500.0, 1e4, 1e6)), rng.choice(("broadcast", "allgather", "reduce"))

@@ -13,7 +13,7 @@ import pytest
 from synth.bounds.check import WITNESSES, check, proved
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
-from synth.bounds.registry import KINDS, register
+from synth.bounds.registry import BOUND_KINDS, register
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witness import Limit, Witness
 from synth.bounds.witnesses.ends import Departures
@@ -52,11 +52,11 @@ class LonelyKind:
 
 @pytest.fixture
 def toy() -> Iterator[None]:
-    before = dict(KINDS)
+    before = dict(BOUND_KINDS)
     register(LonelyKind())
     yield
-    KINDS.clear()
-    KINDS.update(before)
+    BOUND_KINDS.clear()
+    BOUND_KINDS.update(before)
 
 
 @pytest.mark.usefixtures("toy")
@@ -81,7 +81,7 @@ def test_a_registered_kind_is_used_and_a_tampered_witness_refused() -> None:
 def test_searches_claim_no_numbers_and_every_kind_has_a_search() -> None:
     problem = make_problem(with_costs(load("full:4,gap_us=1")), "allreduce").under("Simple")
     search = BoundSearch(problem)
-    for name, kind in KINDS.items():
+    for name, kind in BOUND_KINDS.items():
         claims = [claim for claim in kind.find(search, BoundCost.QUICK) if claim is not None]
         assert claims or name in (
             "knowledge",

@@ -10,7 +10,7 @@ import pytest
 from synth.baselines import baseline
 from synth.bounds.check import check, proved
 from synth.bounds.prove import Bound, prove, refute
-from synth.bounds.registry import KINDS
+from synth.bounds.registry import BOUND_KINDS
 from synth.bounds.search import DEFAULT, BoundSearch, BoundTuning
 from synth.bounds.windows.edges import window_edges
 from synth.bounds.windows.limit import Window, alike_chunks, first_whole, slots_of, useful
@@ -165,7 +165,7 @@ def test_a_sum_is_first_whole_in_some_part() -> None:
 @pytest.mark.parametrize("relays", [[], [3]])
 def test_the_best_time_is_not_refuted(relays: list[int], workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check an all-reduce of three ranks over links of unequal latency, solved exactly, with and without a relay."""
-    monkeypatch.delitem(KINDS, "contributions")  # It proves as much.
+    monkeypatch.delitem(BOUND_KINDS, "contributions")  # It proves as much.
     topology = load("full:4")
     alpha_us = np.where((topology.link_src == 3) | (topology.link_dst == 3), 0.5, 1.5)
     problem = make_problem(replace(topology, alpha_us=alpha_us), "allreduce", (0, 1, 2), relays)

@@ -22,7 +22,7 @@ from synth.model.collective import (
     with_whole_blocks,
 )
 from synth.model.common_chunk import common_chunk
-from synth.model.registry import KINDS, parse_name
+from synth.model.registry import COLLECTIVE_KINDS, parse_name
 from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE, UNEVEN
 from topologies.errors import InputError
 
@@ -114,12 +114,12 @@ def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> Non
 
 
 def test_the_registry_rows_state_the_kind_of_each_collective() -> None:
-    assert sorted(KINDS) == sorted(NAMES)
+    assert sorted(COLLECTIVE_KINDS) == sorted(NAMES)
     for flag, named_so in (("by_name", NAMED), ("rooted", ROOTED), ("translatable", TRANSLATABLE)):
-        assert sorted(name for name, kind in KINDS.items() if getattr(kind, flag)) == sorted(named_so)
-    assert sorted(name for name, kind in KINDS.items() if kind.even) == sorted({*UNEVEN, "alltoallv"})
+        assert sorted(name for name, kind in COLLECTIVE_KINDS.items() if getattr(kind, flag)) == sorted(named_so)
+    assert sorted(name for name, kind in COLLECTIVE_KINDS.items() if kind.even) == sorted({*UNEVEN, "alltoallv"})
     for name in NAMED:
-        collective, kind = named(name, 5, 1), KINDS[name]
+        collective, kind = named(name, 5, 1), COLLECTIVE_KINDS[name]
         assert kind.entries(5) >= max(len(collective.pre), len(collective.post))
         assert kind.reduces == collective.reducing
         assert kind.in_shares == (name == "allreduce")
@@ -212,7 +212,7 @@ def test_uneven_blocks_are_those_of_the_even_collective_without_the_empty_ones(
     collective = uneven(name, sizes, root)
     check_form(collective)
     kept = [block for block in range(k) if sizes[block]]
-    made_of_blocks = made_of(named(KINDS[name].even, k, 1, root))
+    made_of_blocks = made_of(named(COLLECTIVE_KINDS[name].even, k, 1, root))
     in_order = name in ("allgatherv", "gatherv"), name in ("reducescatterv", "scatterv")  # Which buffer has all blocks.
     expected: dict[Place, list[Place]] = {}
     for (rank, place), sources in made_of_blocks.items():

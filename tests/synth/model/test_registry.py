@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from synth import synthesize
 from synth.app.cli import cli
 from synth.model.collective import Collective, make_collective, named
-from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, CollectiveKind, find_kind, parse_name, register
+from synth.model.registry import AHEAD, BUFFER, COLLECTIVE_KINDS, OWN, CollectiveKind, find_kind, parse_name, register
 from synth.storage.schedule_file import load_schedule, save_schedule
 from topologies.errors import InputError
 
@@ -32,7 +32,7 @@ TOY = CollectiveKind("swap", "Neighbours swap their buffers.", spellings=("excha
 def toy() -> Iterator[None]:
     register(TOY)
     yield
-    del KINDS["swap"]
+    del COLLECTIVE_KINDS["swap"]
 
 
 def test_python(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_row_without_a_builder() -> None:
     try:
         assert named("onward", 4, 2).equals(replace(named("alltonext", 4, 2), name="onward"))
     finally:
-        del KINDS["onward"]
+        del COLLECTIVE_KINDS["onward"]
 
 
 @pytest.mark.parametrize("name", ["swap", "exchange", "allgatherintotensor"])

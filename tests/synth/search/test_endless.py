@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from synth.bounds.registry import KINDS
+from synth.bounds.registry import BOUND_KINDS
 from synth.bounds.registry import register as register_bound
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.witness import Limit, Witness
@@ -76,11 +76,11 @@ def endless_engine() -> Iterator[EngineRow]:
 
 @pytest.fixture
 def endless_bound(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = dict(KINDS)
+    before = dict(BOUND_KINDS)
     register_bound(EndlessKind(request.param))
     yield
-    KINDS.clear()
-    KINDS.update(before)
+    BOUND_KINDS.clear()
+    BOUND_KINDS.update(before)
 
 
 PLAN = SearchPlan((Stage("route"), Stage("endless")), rest=False, windows=0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from synth import synthesize
 from tests.topologies.importers.dumps import cpu, gpu, nic, system
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers import format_of
 from topologies.importers.combine import import_files
@@ -176,7 +176,7 @@ def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
     cluster = import_files([path], None, load_machine("dgx-h100")).topology
     assert cluster.nranks == 32
     assert between(cluster, "leaf0", "top") == 2 * 8 * 50
-    assert {KINDS[kind] for kind in cluster.link_kind} == {"nvlink", "network"}
+    assert {LINK_KINDS[kind] for kind in cluster.link_kind} == {"nvlink", "network"}
     assert cluster.costs == load("dgx-h100").costs
     blocks = format_of(BLOCKS).machine(BLOCKS + "BlockName=b3\n", "b").topology  # An empty block fills a level up.
     assert set(blocks.switches) == {"b1", "b2", "core"}

@@ -12,9 +12,9 @@ import pytest
 from tests.topologies.importers.dumps import cpu, gpu, mesh, nic, rocm, smi, switch, system
 from topologies.clusters import Machine
 from topologies.compare import compare
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
-from topologies.importers import FORMATS, format_of
+from topologies.importers import TOPOLOGY_FORMATS, format_of
 from topologies.importers.combine import import_files
 from topologies.importers.matrix import LEVELS, assumed_pcie, place_pcie
 from topologies.importers.node import Node
@@ -62,7 +62,7 @@ def test_formats_are_recognized_by_content() -> None:
         ("", "TOML"),
     ):
         assert format_of(text).name == name
-    assert len({row.name for row in FORMATS}) == len(FORMATS)
+    assert len({row.name for row in TOPOLOGY_FORMATS}) == len(TOPOLOGY_FORMATS)
 
 
 @pytest.mark.parametrize(("count", "links", "gbs"), [(8, 12, 300.0), (8, 18, 450.0), (16, 6, 150.0), (3, 18, 450.0)])
@@ -160,7 +160,7 @@ def test_nccl_xml_with_switches() -> None:
     assert machine.topology.switches == ("nvswitch",)
     assert machine.topology.bandwidth_gbs.tolist() == [450.0] * 4
     assert machine.topology.sms == 132
-    assert {KINDS[kind] for kind in machine.topology.link_kind} == {"nvlink"}
+    assert {LINK_KINDS[kind] for kind in machine.topology.link_kind} == {"nvlink"}
     assert machine.topology.switch_ops == (SwitchOps("nvswitch"),)  # Hopper's NVSwitch multicasts and reduces.
     assert not read(text.replace('sm="90"', 'sm="80"')).topology.switch_ops
     assert machine.topology.compute_capability == 90
@@ -181,7 +181,7 @@ def test_nccl_xml_without_nvlink() -> None:
     assert gbs_of[0, 2] == pytest.approx(pcie_gbs("16.0 GT/s PCIe", "16"))
     assert gbs_of[2, 3] == pytest.approx(22)
     assert shared(topology, (0, 2), (1, 3))
-    assert {KINDS[kind] for kind in topology.link_kind} == {"pcie"}
+    assert {LINK_KINDS[kind] for kind in topology.link_kind} == {"pcie"}
 
 
 def test_links_by_kind_of_device() -> None:

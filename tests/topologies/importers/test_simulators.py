@@ -27,7 +27,7 @@ from tests.topologies.importers.simulators import (
 from tests.topologies.importers.test_fabrics import between
 from tests.topologies.importers.test_importers import pairs, read
 from topologies.clusters import join
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers import format_of
 from topologies.importers.combine import import_files
@@ -86,7 +86,7 @@ def test_planes_and_spines_are_capacity() -> None:
     assert len(topology.switches) == 4 + 4 + 1
     (spine,) = (switch for switch in topology.switches if switch.endswith(".x6"))
     assert {between(topology, leaf, spine) for leaf in topology.switches if leaf.endswith(".x2")} == {2 * 3 * 50.0}
-    kinds = {KINDS[kind]: set(topology.bandwidth_gbs[topology.link_kind == kind]) for kind in topology.link_kind}
+    kinds = {LINK_KINDS[kind]: set(topology.bandwidth_gbs[topology.link_kind == kind]) for kind in topology.link_kind}
     assert kinds == {"nvlink": {360.0}, "network": {50.0, 300.0}}
     latency = alphas(topology)
     assert latency[0, 1] == pytest.approx(0.05)  # By NVSwitch.

@@ -212,7 +212,7 @@ def _numbers(
     origin: str,
     default: float | None = None,
 ) -> list[float]:
-    """Return the numbers of the list of `key`, which are whole where `limits` are.
+    """Return the numbers of the list of `key`, one for each dimension; counts must be whole.
 
     Args:
         document: The document.

@@ -19,7 +19,7 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, flags_of, index_among
 from topologies.clusters import Machine
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import SMS
 from topologies.importers.simulators.switched import machine_of_switches
@@ -66,14 +66,14 @@ def is_ns3(text: str) -> bool:
 
 
 def read_ns3(text: str, origin: str) -> Machine:
-    """Return the machine of a text.
+    """Read a topology file of an ns-3 simulator, and return its ranks, switches and links as a machine.
 
     Switches that stand for each other are one switch (`merging.merge_switches`), so that the equal paths of a fabric
     count as capacity. α is the delay of a link; error rates are ignored.
 
     Args:
-        text: The text.
-        origin: Name of the text in errors, whose last part names the machine.
+        text: Contents of the file; the module states its form.
+        origin: Name of the file in errors, whose last part names the machine.
 
     Raises:
         InputError: The text is no such file, a count or number is wrong, a link is repeated, or some ranks are not
@@ -271,7 +271,9 @@ def _kinds(ends: Ints, nodes: Ints, nvswitches: int) -> Ints:
     """
     at_nvswitch = ((ends >= len(nodes)) & (ends < nvswitches)).any(axis=1)
     servers = np.where(ends < len(nodes), nodes[np.minimum(ends, len(nodes) - 1)], [-1, -2])
-    return np.where(at_nvswitch | (servers[:, 0] == servers[:, 1]), KINDS.index("nvlink"), KINDS.index("network"))
+    return np.where(
+        at_nvswitch | (servers[:, 0] == servers[:, 1]), LINK_KINDS.index("nvlink"), LINK_KINDS.index("network")
+    )
 
 
 def _spanning(ends: Ints, nodes: Ints, nvswitches: int) -> int:

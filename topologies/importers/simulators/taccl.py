@@ -112,6 +112,8 @@ def _of_matrices(document: Mapping[str, Any], nranks: int, alpha_us: float, orig
 def _of_list(document: Mapping[str, Any], nranks: int, alpha_us: float, origin: str) -> Topology:
     """Return the topology of `node_betas_list`: one switch for one β, NDv2's NVLinks for two.
 
+    `alpha_us` is the α in µs from rank to rank; `origin` names the document in errors.
+
     Raises:
         InputError: The list is missing, is longer, holds a wrong number, or has two for other than 8 GPUs.
     """

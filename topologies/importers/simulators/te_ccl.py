@@ -75,7 +75,7 @@ def _of_machine(name: str, chassis: int, alpha_us: float, origin: str) -> Topolo
 
     Args:
         name: TE-CCL's name.
-        chassis: Number of chassis.
+        chassis: Number of chassis; DGX2 always has two.
         alpha_us: α in µs of the links within DGX1 and AMD.
         origin: Name of the file in errors.
 

@@ -67,7 +67,7 @@ struct synth_skewed { /* a table that was checked; the columns stand in the file
   const int64_t *node_ptr, *nic_ptr, *lane_ptr, *part_ports, *part_base;
   const double *lane_end, *lane_ticks, *straight_us;
   const uint32_t *node_rank, *nic_of, *nic_rank, *between, *lane_from, *lane_to, *lane_source, *lane_goal, *lane_flow;
-  const uint32_t *exit, *entry, *first_port, *last_port;
+  const uint32_t *leaves, *enters, *first_port, *last_port;
   /* of other networks */
   const int64_t *uses_ptr, *users_ptr, *path_ptr;
   const double *part, *busy_us;

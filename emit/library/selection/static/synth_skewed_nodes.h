@@ -21,7 +21,7 @@ static inline void synth_skewed_nodes_columns(struct synth_skewed *t, struct syn
   t->nic_rank = SYNTH_SKEWED_WORDS(n > 1 ? k : 0), t->between = SYNTH_SKEWED_WORDS(k * k);
   t->lane_from = SYNTH_SKEWED_WORDS(lanes), t->lane_to = SYNTH_SKEWED_WORDS(lanes);
   t->lane_source = SYNTH_SKEWED_WORDS(lanes), t->lane_goal = SYNTH_SKEWED_WORDS(lanes);
-  t->lane_flow = SYNTH_SKEWED_WORDS(lanes), t->exit = SYNTH_SKEWED_WORDS(k * n), t->entry = SYNTH_SKEWED_WORDS(k * n);
+  t->lane_flow = SYNTH_SKEWED_WORDS(lanes), t->leaves = SYNTH_SKEWED_WORDS(k * n), t->enters = SYNTH_SKEWED_WORDS(k * n);
   t->first_port = SYNTH_SKEWED_WORDS(links), t->last_port = SYNTH_SKEWED_WORDS(links);
 }
 
@@ -61,7 +61,7 @@ static inline const char *synth_skewed_lanes_error(const struct synth_skewed *t)
     }
   for (i = 0; i < k; i++)
     for (b = 0; b < n; b++) {
-      uint64_t out = t->exit[i * n + b], into = t->entry[i * n + b];
+      uint64_t out = t->leaves[i * n + b], into = t->enters[i * n + b];
       if (b != t->node_of[i] && (t->node_of[out] != t->node_of[i] || t->node_of[into] != b ||
                                  t->between[out * k + into] == SYNTH_SKEWED_NO_LINK))
         return "has a straight path without a link";
@@ -83,8 +83,8 @@ static inline const char *synth_skewed_nodes_error(const struct synth_skewed *t)
       (n > 1 && (synth_skewed_above(t->nic_of, k, h->nics) || synth_skewed_above(t->nic_rank, k, k))) ||
       synth_skewed_above(t->lane_from, lanes, h->nics) || synth_skewed_above(t->lane_to, lanes, h->nics) ||
       synth_skewed_above(t->lane_source, lanes, k) || synth_skewed_above(t->lane_goal, lanes, k) ||
-      synth_skewed_above(t->lane_flow, lanes, h->cells) || synth_skewed_above(t->exit, k * n, k) ||
-      synth_skewed_above(t->entry, k * n, k) || synth_skewed_above(t->first_port, links, h->resources) ||
+      synth_skewed_above(t->lane_flow, lanes, h->cells) || synth_skewed_above(t->leaves, k * n, k) ||
+      synth_skewed_above(t->enters, k * n, k) || synth_skewed_above(t->first_port, links, h->resources) ||
       synth_skewed_above(t->last_port, links, h->resources))
     return "has an index beyond its end";
   if (synth_skewed_falls(t->node_ptr, n, k) || synth_skewed_falls(t->nic_ptr, h->nics, n > 1 ? k : 0) ||
@@ -421,8 +421,8 @@ static inline void synth_skewed_straight(const struct synth_skewed *t, const int
       synth_skewed_chunk(w, 1, i, j, 0, bytes);
       stops[0] = stops[1] = i, stops[2] = stops[3] = j;
       if (t->between[i * k + j] == SYNTH_SKEWED_NO_LINK) {
-        stops[1] = t->exit[i * n + t->node_of[j]];
-        if (t->between[stops[1] * k + j] == SYNTH_SKEWED_NO_LINK) stops[2] = t->entry[i * n + t->node_of[j]];
+        stops[1] = t->leaves[i * n + t->node_of[j]];
+        if (t->between[stops[1] * k + j] == SYNTH_SKEWED_NO_LINK) stops[2] = t->enters[i * n + t->node_of[j]];
       }
       for (hop = 0; hop < 3; hop++) {
         int64_t source = stops[hop], goal = stops[hop + 1], port;
@@ -506,8 +506,8 @@ static inline int synth_skewed_plan_nodes(const struct synth_skewed *t, const in
     for (b = 0; b < n; b++) {
       int64_t at = port * n + b;
       if (w->to_node[at] == 0) continue;
-      w->port_us[t->exit[at]] += (double)w->to_node[at] * t->straight_us[at];
-      w->port_us[k + t->entry[at]] += (double)w->to_node[at] * t->straight_us[k * n + at];
+      w->port_us[t->leaves[at]] += (double)w->to_node[at] * t->straight_us[at];
+      w->port_us[k + t->enters[at]] += (double)w->to_node[at] * t->straight_us[k * n + at];
     }
   for (port = 0; port < 2 * k; port++) limit = synth_skewed_later(limit, w->port_us[port]);
   if (plan->time_us > synth_skewed_later(t->head->start_us + limit, plan->bound_us * (1 + 1e-9))) {

@@ -35,7 +35,7 @@ from synth.app.cli.options import (
 from synth.engines.registry import processes
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
-from synth.model.registry import KINDS, CollectiveKind
+from synth.model.registry import COLLECTIVE_KINDS, CollectiveKind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -158,7 +158,7 @@ def _refused(option: str, message: str) -> click.Option:
 
 def _names(is_meant: Callable[[CollectiveKind], bool]) -> str:
     """Return the names of some of the collectives as text, separated by ", "."""
-    return ", ".join(kind.name for kind in KINDS.values() if is_meant(kind))
+    return ", ".join(kind.name for kind in COLLECTIVE_KINDS.values() if is_meant(kind))
 
 
 def _trace_options() -> list[click.Option]:

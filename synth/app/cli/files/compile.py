@@ -15,7 +15,7 @@ from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
 from emit.compiler.search import Timer
-from emit.formats import FORMATS, format_of, write_program
+from emit.formats import PROGRAM_FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts
 from emit.library.library_file import MOST_BYTES
@@ -152,7 +152,7 @@ class CompileOptions:
         """
         path = Path(self.out) if self.out else Path(Path(source).with_suffix(target.suffix).name)
         check_not_source(path, source)
-        check_ending(path, target.suffix, FORMATS[target.format].what)
+        check_ending(path, target.suffix, PROGRAM_FORMATS[target.format].what)
         text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
         write_text(path, text)
         lines = [f"  {line}" for line in compiled.log if self.explain] + [_described(path, compiled.program, target)]
@@ -281,7 +281,7 @@ def optimize(file: str, topo: str | None, group: str | None, **shared_options: A
     if options.out is None:
         options = with_values(options, out=f"{Path(file).stem}-optimized{target.suffix}")
     text: str | None = None
-    if place is not None and (form := FORMATS[target.format]).load_converter and format_of(file) is form:
+    if place is not None and (form := PROGRAM_FORMATS[target.format]).load_converter and format_of(file) is form:
         text = write_program(compiled.program, goal, target, nodes=nodes_at(place if topo else None))
         # A plan's time differs from its program's.
         before, after = (form.predictor(version, program, *place).times_us(_SIZES) for version in (file, text))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from emit.compiler.unlimited import lower_any
-from emit.formats import FORMATS, Format, format_of, write_program, write_trace
+from emit.formats import PROGRAM_FORMATS, Format, format_of, write_program, write_trace
 from emit.library.selection.lookup import goal_beside
 from emit.mscclpp.format import read_and_check
 from emit.mscclpp.images import whole_plan
@@ -108,14 +108,14 @@ def convert(
         raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
     suffix = ".json" if _is_script(out) else Path(out).suffix
     chosen = only_target_of(suffix) if target == "auto" else target_named(target)
-    is_plan = chosen is not None and FORMATS[chosen.format].placed
+    is_plan = chosen is not None and PROGRAM_FORMATS[chosen.format].placed
     if not is_plan and (*map(pinned.get, ("topo", "group", "nodes")), inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
     open_regular_file(source, "an MSCCL XML file").close()
     check_not_source(out, source)
     if chosen is not None and not (is_plan and _is_script(out)):
-        check_ending(out, chosen.suffix, FORMATS[chosen.format].what)
-    if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
+        check_ending(out, chosen.suffix, PROGRAM_FORMATS[chosen.format].what)
+    if format_of(source) is PROGRAM_FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
         algorithm = load_algorithm(source)
         if is_in_switch(algorithm):
             if any(value is not None for value in pinned.values()):
@@ -147,7 +147,7 @@ def _convert_for_executor(
         InputError: The program is not right, the executor cannot hold it, or an option does not fit.
     """
     is_as_it_is = inplace is None and not groups_overlap and all(value is None for value in pinned.values())
-    if _is_script(out) and is_as_it_is and format_of(source) is FORMATS["mscclpp"]:
+    if _is_script(out) and is_as_it_is and format_of(source) is PROGRAM_FORMATS["mscclpp"]:
         _write_script(_right_plan(source), out)
         return
     _, goal, verdict = read_program(source)
@@ -156,7 +156,7 @@ def _convert_for_executor(
         program = replace(program, protocol=protocol)
     if target is None:
         target = choose_target(program.collective)
-        check_ending(out, target.suffix, FORMATS[target.format].what)
+        check_ending(out, target.suffix, PROGRAM_FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
         if protocol not in (None, "Simple"):
@@ -171,14 +171,14 @@ def _convert_for_executor(
     try:
         text = write_program(program, goal, target, nodes=node_of_rank or nodes_at(place), inplace=inplace)
     except InputError as error:
-        if FORMATS[target.format].placed or "limit: " not in str(error):
+        if PROGRAM_FORMATS[target.format].placed or "limit: " not in str(error):
             raise
         raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
     if _is_script(out):
         _write_script(read_plan(text), out)
         return
     write_text(out, text)
-    say_fitted(f"{origin_of(out)}: {FORMATS[target.format].writer.describe(program, target, text)}")
+    say_fitted(f"{origin_of(out)}: {PROGRAM_FORMATS[target.format].writer.describe(program, target, text)}")
 
 
 def _right_plan(source: str) -> ExecutionPlan:
@@ -243,7 +243,7 @@ def _simulated(out: str, target: str) -> Format | None:
 
     Otherwise the result is None.
     """
-    rows = {form.name: form for form in FORMATS.values() if form.simulator}
+    rows = {form.name: form for form in PROGRAM_FORMATS.values() if form.simulator}
     if target in rows:
         return rows[target]
     return next((form for form in rows.values() if target == "auto" and out.lower().endswith(form.suffix)), None)
@@ -261,7 +261,7 @@ def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> 
     Raises:
         InputError: The program is not right, the size does not suit it, or a file of a trace of more ranks is in place.
     """
-    if format_of(source) is FORMATS["schedule"]:
+    if format_of(source) is PROGRAM_FORMATS["schedule"]:
         program: Program = lower_any(load_algorithm(source), Path(source).stem)[0]
     else:
         program = read_program(source)[2].right_program(source)

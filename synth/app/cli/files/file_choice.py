@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 
 from emit.compiler.unlimited import lower_unlimited
-from emit.formats import FORMATS, format_of
+from emit.formats import PROGRAM_FORMATS, format_of
 from emit.goal import Goal
 from emit.library.entry import IndexEntry
 from emit.library.networks import Networks
@@ -121,7 +121,7 @@ def chooser(
         return partial(_serving_file, _entries(path, collective, group, target), {}), _USUAL
     if (collective, group, target) != (None, None, None):
         raise InputError("--collective, --group, --target: choose from a library, but this is one file; leave them out")
-    if format_of(path) is FORMATS["schedule"]:
+    if format_of(path) is PROGRAM_FORMATS["schedule"]:
         algorithm = load_algorithm(path)
         program, goal = lower_unlimited(algorithm, path.stem[:_NAME])
         stored = StoredChoice(path.stem, path, program, goal, None, algorithm.problem)

@@ -31,7 +31,7 @@ from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import LARGEST, SMALLEST, parse_ranks
-from synth.model.registry import KINDS, find_kind
+from synth.model.registry import COLLECTIVE_KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
     BRACKETS,
@@ -318,7 +318,7 @@ def _first_of(titles: Sequence[str]) -> str:
 
 def _has_two_forms(entry: IndexEntry) -> bool:
     """Return whether a search makes files for calls in place and out of place where it made an entry's file."""
-    kind, only_outofplace = KINDS.get(entry.collective), TARGETS[entry.target].only_outofplace
+    kind, only_outofplace = COLLECTIVE_KINDS.get(entry.collective), TARGETS[entry.target].only_outofplace
     is_whole = kind is not None and bool(kind.whole) and entry.collective not in only_outofplace
     # The goal of a program without a name has one form, and a program that was written by hand has no engine.
     return is_whole and entry.stated_goal is None and bool(entry.row.get("engine"))
@@ -546,9 +546,9 @@ def pick_(
     }
     if root is not None and root not in ranks:
         raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
-    if root is not None and spelled in KINDS and not find_kind(spelled).rooted:
+    if root is not None and spelled in COLLECTIVE_KINDS and not find_kind(spelled).rooted:
         raise InputError(f"--root {root}: {spelled} has no root; leave it out")
-    if root is None and spelled in KINDS and find_kind(spelled).rooted:
+    if root is None and spelled in COLLECTIVE_KINDS and find_kind(spelled).rooted:
         root = ranks[0]
     call = LibraryCall(
         spelled,
@@ -636,7 +636,7 @@ def _sizes_of_call(collective: str, sizes: str | None, nranks: int) -> tuple[int
     if sizes is None:
         return ()
     numbers = tuple(parse_size_list(sizes, "--sizes").tolist())
-    if collective in KINDS:
+    if collective in COLLECTIVE_KINDS:
         kind = find_kind(collective)
         if not kind.even:
             raise InputError(f"--sizes: {collective} has blocks of one size; leave it out")

@@ -206,14 +206,15 @@ class RoutedPlanner(SizesPlanner):
         cells, links = k * k, net.nlinks
         sends = max(room, cells) * min(width, 8)
         ints, reals = np.int64, np.float64
+        # The order must be that of the parameters of `plan_routed`, which takes these after those of `fixed_columns`.
         lengths = {
-            "to_node": (k * len(self.shape.node_us) // 2, ints), "pair": (len(self.shape.node_us) ** 2 // 4, ints),
-            "rank": (2 * k, ints), "load": (net.nresources, reals), "cost": (net.nresources, reals),
-            "price": (links, reals), "dist": (cells, reals), "used": (net.nresources, reals),
-            "done": (max(room, cells), ints), "routes": (max(room, cells), ints), "queue_ptr": (links + 1, ints),
-            "queue_key": (sends, reals), "queue_chunk": (sends, ints), "queue_count": (links, ints),
-            "is_busy": (links, ints), "touched": (links, ints), "is_touched": (links, ints),
-            "event_us": (max(room, cells) + links, reals), "event": (max(room, cells) + links, ints),
+            "to_node": (k * len(self.shape.node_us) // 2, ints), "pair_bytes": (len(self.shape.node_us) ** 2 // 4,
+            ints), "rank_bytes": (2 * k, ints), "load": (net.nresources, reals), "cost": (net.nresources, reals),
+            "price": (links, reals), "dist": (cells, reals), "used": (net.nresources, reals), "done": (max(room, cells),
+            ints), "routes": (max(room, cells), ints), "queue_ptr": (links + 1, ints), "queue_key": (sends, reals),
+            "queue_chunk": (sends, ints), "queue_count": (links, ints), "is_busy": (links, ints), "touched": (links,
+            ints), "is_touched": (links, ints), "event_us": (max(room, cells) + links, reals), "event": (max(room,
+            cells) + links, ints),
         }  # fmt: skip
         work = [np.zeros(length, dtype=kind) for length, kind in lengths.values()]
         straight_sends = cells * width
@@ -237,7 +238,17 @@ class RoutedPlanner(SizesPlanner):
 
 
 def fixed_columns(shape: RoutedShape) -> dict[str, NDArray[Any]]:
-    """Return the columns of a shape and of its links by name, in the order in which `plan_routed` takes them."""
+    """Return the columns of a shape and of its links by name, in the order in which `plan_routed` takes them.
+
+    Those that `RoutedShape` and `Network` do not explain:
+
+    - rank_us, rank_alpha_us: As `node_us` and `node_alpha_us`, but for ranks, shape (2 · k,).
+    - least_us: Least sum of α on a path from each position to each position, in µs, shape (k · k,).
+    - link_us: Time of a unit on each link in µs, shape (links,).
+    - uses, users: Resources by link from `uses_ptr` on, and links by resource from `users_ptr` on.
+    - part: Part of the resource's capacity that a send takes, for each entry of `uses`.
+    - busy_us: Time in µs of the whole resource that a unit takes, for each entry of `uses`.
+    """
     net, k, unit = shape.net, shape.net.nranks, shape.unit_bytes
     outward, inward = border_times(net, np.arange(k), k)
     link_us = 1e-3 / net.bandwidth_gbs * unit

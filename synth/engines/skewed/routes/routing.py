@@ -19,11 +19,11 @@ _POWER = 4  # Costs rise as the 16th power of loads.
 _ROUNDS = 8  # A part of each block is placed in each of so many rounds.
 _SWEEPS = 16  # Times that all chunks choose again, at most.
 _NEAR = 1.002  # A load within this factor of the bound is good enough.
-_BETTER = 0.999  # The most load falls by this factor or more in a sweep that was worth it;
-_STALE = 3  # after so many sweeps that were not, chunks no longer choose.
-_PARTS = 48  # Chunks take at most such a part of the time on their fastest link,
-_LEAST_US = 1.0  # unless they would take less than this,
-_MOST_CHUNKS = 512  # or a block would have more chunks than this.
+_BETTER = 0.999  # A sweep is worth it if the most load falls to this part of the least one so far, or below.
+_STALE = 3  # After so many sweeps in sequence that were not worth it, chunks no longer choose.
+_PARTS = 48  # A chunk takes the fastest link for at most 1/48 of the bound, with the two exceptions that follow.
+_LEAST_US = 1.0  # A chunk may always take as long as this.
+_MOST_CHUNKS = 512  # A block has no more chunks than this.
 _EQUAL = 1 + 1e-9  # Times that differ by this factor, by rounding only, count as equal.
 _SAME = 1 + 1e-12  # Sums of parts of a resource that differ by this factor, by rounding only, count as equal.
 
@@ -161,6 +161,7 @@ def cheapest(  # A loop that Numba compiles takes columns, however many.
         cost: Present cost of each resource.
     """
     best, chosen = FAR, route
+    # The number before the first one stands for `route`, which is tried first, so that it stays among equal ones.
     for number in range(first - 1, after):
         candidate, price = route if number < first else number, 0.0
         for hop in range(path_hops[candidate]):
@@ -248,7 +249,7 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
         touched: Workspace of a number a link.
         is_touched: Workspace of a number a link, 0 before and after.
         event_us: Workspace of a number a chunk and link, float64.
-        event: Workspace of a number a chunk and link.
+        event: Workspace of a number a chunk and link; an event is a chunk, or the number of chunks + a link.
         send_chunk: Chunk of each send, to be set, as the following ones.
         send_link: Its link.
         send_step: Number of sends of its chunk before it.
@@ -272,7 +273,7 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
     while events > 0:
         now, count = event_us[0], 0
         while events > 0 and event_us[0] == now:
-            which = event[0]
+            which = event[0]  # A chunk that has come to a rank, or chunks + a link whose resources are free again.
             pop(event_us, event, 0, events)
             events -= 1
             if which < chunks:
@@ -331,11 +332,11 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     size: Any, k: int, n: int, links: int, width: int, begins: float, least_alpha: float, fastest_us: float,
     only_straight: bool, node_of: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any, least_us: Any,
     src: Any, dst: Any, alpha: Any, link_us: Any, gap: Any, uses_ptr: Any, uses: Any, part: Any, busy_us: Any,
-    users_ptr: Any, users: Any, path_ptr: Any, path_hops: Any, path_link: Any, to_node: Any, pair: Any, rank: Any,
-    load: Any, cost: Any, price: Any, dist: Any, used: Any, done: Any, routes: Any, queue_ptr: Any, queue_key: Any,
-    queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any, event_us: Any, event: Any,
-    chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, send_chunk: Any, send_link: Any,
-    send_step: Any, send_start: Any, straight_source: Any, straight_goal: Any, straight_offset: Any,
+    users_ptr: Any, users: Any, path_ptr: Any, path_hops: Any, path_link: Any, to_node: Any, pair_bytes: Any,
+    rank_bytes: Any, load: Any, cost: Any, price: Any, dist: Any, used: Any, done: Any, routes: Any, queue_ptr: Any,
+    queue_key: Any, queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any, event_us: Any,
+    event: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, send_chunk: Any,
+    send_link: Any, send_step: Any, send_start: Any, straight_source: Any, straight_goal: Any, straight_offset: Any,
     straight_bytes: Any, straight_chunk: Any, straight_link: Any, straight_step: Any, straight_start: Any, state: Any,
     straight_state: Any, results: Any,
 ) -> int:  # fmt: skip
@@ -351,7 +352,7 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
         least_alpha: Least α of all links.
         fastest_us: Time of a byte on the fastest link.
         only_straight: Whether every block is sent whole on a shortest path, even if that is slower.
-        node_of: Columns of `RoutedShape`, as the following ones up to `path_link`; see there.
+        node_of: Columns of the shape, as the following ones up to `path_link`; `routed.fixed_columns` describes them.
         rank_us: Column.
         rank_alpha: Column.
         node_us: Column.
@@ -372,8 +373,8 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
         path_hops: Column.
         path_link: Column.
         to_node: Workspace, as the following ones up to `event`; see `set_loads`, `serve`.
-        pair: Workspace.
-        rank: Workspace.
+        pair_bytes: Workspace.
+        rank_bytes: Workspace.
         load: Workspace.
         cost: Workspace.
         price: Workspace.
@@ -412,10 +413,10 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     """
     state[CHUNKS] = state[ROWS] = straight_state[CHUNKS] = straight_state[ROWS] = 0
     results[TIME] = results[BOUND] = 0.0
-    total = set_loads(size, k, n, node_of, to_node, pair, rank)
+    total = set_loads(size, k, n, node_of, to_node, pair_bytes, rank_bytes)
     if total <= 0:
         return PLANNED if total == 0 else BAD
-    best = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
+    best = bound_us(size, k, n, pair_bytes, rank_bytes, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
     for resource in range(len(load)):
         load[resource] = 0.0
     costs = set_costs(load, 0.0, cost)

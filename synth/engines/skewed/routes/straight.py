@@ -1,4 +1,4 @@
-"""The sends of whole blocks on straight paths: over the link to the destination, or without one over one rail."""
+"""The sends of whole blocks on straight paths: over the link to the destination, or over one link between nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ def add_straight(  # A loop that Numba compiles takes columns, however many.
 ) -> int:  # fmt: skip
     """Add the sends of whole blocks on straight paths, each rank's in the order of the ranks behind it; 0, or FULL.
 
-    A block goes over the link from its source to its goal. Without one it leaves at its source's own rail and is passed
-    on inside the node of its goal, or else it takes the first rail that the two nodes share.
+    A block goes over the link from its source to its goal. If there is none, it goes over a link from its source to
+    another rank of the goal's node, and is passed on inside that node. If its source has no such link either, it is
+    first sent to the first rank of the source's node that has one.
 
     Args:
         size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
-        node_of: Columns of `GroupShape`, as the following ones up to `enters` (`exit` and `entry`).
+        node_of: Columns of `GroupShape`, as the following ones up to `enters`.
         between: Column.
         leaves: Column.
         enters: Column.

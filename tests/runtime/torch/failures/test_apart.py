@@ -19,7 +19,7 @@ if find_spec("torch") is None:
 import torch
 
 from runtime.torch.c10d.work import WrappedWork
-from runtime.torch.failures.apart import ABANDONED, PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.apart import ABANDONED, PARTS_FROM_BYTES, wait_apart, wait_in_intervals
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.transport import Transport, exchange
@@ -55,7 +55,7 @@ class Endless:
 
 WAYS: list[Callable[[Endless, Callable[[], bool]], Any]] = [
     lambda work, in_vain: wait_apart(work.wait, in_vain),
-    wait_in_turns,
+    wait_in_intervals,
 ]
 
 
@@ -176,7 +176,7 @@ def test_a_future_ends_with_its_cause_when_its_work_is_left() -> None:
     ended, later = wrapped.get_future(), Endless()
     assert not ended.done()
     watch.messages = later
-    watch._woken, watch._leaves_at = True, time.monotonic()
+    watch._has_ended_waits, watch._abandons_at = True, time.monotonic()
     watch.look()
     with pytest.raises(RuntimeError, match=f"allreduce: {ABANDONED}"):
         ended.wait()

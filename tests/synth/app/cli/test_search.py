@@ -22,7 +22,7 @@ from synth.app.cli import all_commands, cli
 from synth.app.cli.asking.help import HelpfulCommand
 from synth.engines.registry import ENGINES
 from synth.model import deadline
-from synth.model.registry import KINDS
+from synth.model.registry import COLLECTIVE_KINDS
 from tests import EXAMPLES
 from tests.synth.app.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
@@ -408,7 +408,7 @@ def test_no_text_of_the_help_is_cut_off(synth: Call) -> None:
             assert len(line) <= 80, line
 
 
-@pytest.mark.parametrize("name", [*KINDS, "pattern"])
+@pytest.mark.parametrize("name", [*COLLECTIVE_KINDS, "pattern"])
 def test_help_of_a_search_fits_a_screen_and_names_every_option(synth: Call, name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, HelpfulCommand)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from emit.findings import Verdict
-from emit.formats import FORMATS, Format, verify_file
+from emit.formats import PROGRAM_FORMATS, Format, verify_file
 from emit.goal import Goal
 from emit.library import load_index
 from emit.msccl.format import write_msccl
@@ -57,7 +57,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
         TARGETS["executor-nccl"], name="toy", reader="nobody", load="TOY_DIR=out/toys", format="toy", folder="toys",
         suffix=".toy", collectives={"allgather": "all together now"}, runs_here=False,
     )  # fmt: skip
-    monkeypatch.setitem(FORMATS, "toy", form)
+    monkeypatch.setitem(PROGRAM_FORMATS, "toy", form)
     monkeypatch.setitem(TARGETS, "toy", row)
     return "toy"
 

@@ -17,7 +17,7 @@ from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan, spread_s
 from synth.app.clusters.task import solve, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import open_cache
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.load import load
 
 
@@ -83,7 +83,7 @@ def test_the_links_as_rccl_and_mscclpp_see_them_are_part_of_the_problem(
     text, topology = 'topology = "mi300x"\ngroups = ["0-7"]\ntargets = "none"', load("mi300x")
     keys = []
     for kind in ("pcie", "network"):
-        changed = replace(topology, link_kind=np.full_like(topology.link_kind, KINDS.index(kind)))
+        changed = replace(topology, link_kind=np.full_like(topology.link_kind, LINK_KINDS.index(kind)))
         monkeypatch.setattr("synth.app.clusters.cluster.load", lambda _, changed=changed: changed)
         keys += [task.key for task in planned(tmp_path, text).searches]
     assert len(set(keys)) == 2
@@ -94,7 +94,7 @@ def test_other_kinds_of_links_make_another_problem(tmp_path: Path, monkeypatch: 
     """Check kinds of links: with another kind NCCL takes other algorithms, and with costs messages take other times."""
     text, topology = 'topology = "dgx1"\ngroups = ["0,1"]\ntargets = "executor-nccl"', load("dgx1")
     keys = []
-    for kind in (topology.link_kind, np.full_like(topology.link_kind, KINDS.index("pcie"))):
+    for kind in (topology.link_kind, np.full_like(topology.link_kind, LINK_KINDS.index("pcie"))):
         changed = replace(topology, link_kind=kind)
         monkeypatch.setattr("synth.app.clusters.cluster.load", lambda _, changed=changed: changed)
         keys += [task.key for task in planned(tmp_path, text, f'costs = "{costs}"').searches]

@@ -12,7 +12,7 @@ from synth.baselines.nccl import figures as f
 from synth.baselines.nccl import rccl_figures as r
 from synth.baselines.nccl.rccl import COLLECTIVES, RcclModel, rccl_model
 from topologies.clusters import Machine, Nics, join
-from topologies.costs import KINDS
+from topologies.costs import LINK_KINDS
 from topologies.errors import NotModelled
 from topologies.faults.apply import apply_faults
 from topologies.load import load
@@ -158,7 +158,7 @@ def test_nodes_are_recognised_by_their_wiring_at_any_bandwidth() -> None:
     quads = {(4 * q + a, 4 * q + b): 50.0 for q in range(4) for a in range(4) for b in range(a)}
     across = {(4 * q, (4 * q + 4) % 16): 20.0 for q in range(4)}  # Over PCIe, which is no xGMI.
     box = linked(quads | across, 16, "gfx90a")
-    pcie = replace(box, link_kind=np.where(box.bandwidth_gbs == 20, KINDS.index("pcie"), 0))
+    pcie = replace(box, link_kind=np.where(box.bandwidth_gbs == 20, LINK_KINDS.index("pcie"), 0))
     sets = tuple(np.arange(16).reshape(16, 1))
     two = join(Machine(pcie, Nics(sets, sets, 25.0, 2.6, True, 16)), 2, "quads:2")
     assert rccl_model(two, range(32)).bus_gbs == pytest.approx(3 * 36)
