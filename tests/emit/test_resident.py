@@ -91,13 +91,13 @@ def test_the_index_states_threadblocks_of_a_rank(tmp_path: Path) -> None:
 
 
 def test_the_index_states_topology_and_group(tmp_path: Path) -> None:
-    """Check that the index states a file's topology, also with faults: devices and nodes of the healthy one."""
+    """Check that the index states a file's topology, also with faults, which the library keeps."""
     answer = synthesize("allgather", "dgx1", [0, 2, 3], without=["link:0-1"], engine="route", target="auto")
     for path in answer.save(tmp_path):
         place = place_beside(path)
         assert (place is None) == (path.suffix != ".xml")
         if place is not None:
-            assert (place[0].name, place[0].sms, place[1]) == ("dgx1", 80, [0, 2, 3])
+            assert (place[0].name, place[0].sms, place[1]) == ("dgx1 without link:0-1", 80, [0, 2, 3])
 
 
 def test_unknown_sms_are_remarked_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

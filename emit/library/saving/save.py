@@ -235,7 +235,8 @@ def _summarize(
     saved.index = folder / INDEX if entries else None
     if len(forms) > 1:
         saved.other_form = forms[1].saved(folder, {})
-    saved.left = next(iter(usual.left.values())) if all(offer.library for offer in usual.result.ranges) else ""
+    # Where the library's own files serve these sizes, none are left.
+    saved.left = next(iter(usual.left.values()), "") if all(offer.library for offer in usual.result.ranges) else ""
     saved.padding = max((entry.padding for entry in entries), default=0.0)
     return saved
 

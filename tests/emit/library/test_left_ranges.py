@@ -86,6 +86,18 @@ def test_the_reason_names_a_faster_schedule_that_has_no_file(
     assert any("has no file: the budget ended before it was ready" in reason for reason in reasons)
 
 
+def test_files_of_the_library_stay_where_all_sizes_of_a_new_answer_are_left(
+    monkeypatch: pytest.MonkeyPatch, found: SearchResult, tmp_path: Path
+) -> None:
+    let_nccl_win(monkeypatch, found, 2.0)
+    before = {entry.file for entry in load_index(save(found, tmp_path, TargetSettings("executor-nccl")).folder)}
+    let_nccl_win(monkeypatch, found, start=0)
+    short = replace(found, ranges=[replace(found.ranges[-1], low=1, high=TO - 1, shown=1024)])
+    saved = save(short, tmp_path, TargetSettings("executor-nccl"))
+    assert (saved.left, saved.refused) == ("", "")
+    assert before <= {entry.file for entry in load_index(tmp_path)}
+
+
 def test_a_left_range_has_no_file_and_its_row_names_the_library(
     monkeypatch: pytest.MonkeyPatch, found: SearchResult, tmp_path: Path
 ) -> None:
