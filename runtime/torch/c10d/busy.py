@@ -9,18 +9,21 @@ import torch.distributed as dist
 
 
 class BusyFlag:
-    """Whether any rank had unfinished tasks when it called a barrier: true once its exchange is over.
+    """Whether any rank had unfinished tasks when it called a barrier, once an exchange is over.
 
     A barrier is over when all ranks have called it after their earlier tasks. Usually there are none, but only the rank
     itself knows. So a barrier is an all-reduce of Gloo that finds the largest flag, which takes no longer than Gloo's
     barrier. If any rank was busy, all ranks then wait for each other again, each after its tasks.
+
+    Attributes:
+        value: The flag, a byte: not 0 if any rank was busy.
     """
 
-    __slots__ = ("_byte", "_tensor")
+    __slots__ = ("_tensors", "value")
 
     def __init__(self) -> None:
-        self._byte = bytearray(1)
-        self._tensor = torch.frombuffer(self._byte, dtype=torch.uint8)
+        self.value = bytearray(1)
+        self._tensors = [torch.frombuffer(self.value, dtype=torch.uint8)]
 
     def exchange(self, gloo: Any, is_busy: bool, timeout: Any = None) -> Any:
         """Start the exchange, and return Gloo's Work.
@@ -33,15 +36,12 @@ class BusyFlag:
         Raises:
             RuntimeError: Gloo cannot start it.
         """
-        self._byte[0] = is_busy
+        self.value[0] = is_busy
         if timeout is None:
-            return gloo.allreduce([self._tensor], _LARGEST)
+            return gloo.allreduce(self._tensors, _LARGEST)
         options = _largest()
         options.timeout = timeout
-        return gloo.allreduce([self._tensor], options)
-
-    def __bool__(self) -> bool:
-        return bool(self._byte[0])
+        return gloo.allreduce(self._tensors, options)
 
 
 def _largest() -> Any:

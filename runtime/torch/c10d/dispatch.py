@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from runtime.torch.added import ADDED
 from runtime.torch.c10d.busy import BusyFlag
 from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, GATHER, OPERATIONS, SCATTER, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
+from runtime.torch.c10d.rooted import Scatter, start_gather
 from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN, CallChoice
@@ -67,53 +67,6 @@ def _store_rank(store: Any) -> int | None:
         store = store.underlying_store
     launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return 0 if isinstance(store, dist.TCPStore) and not launched else None
-
-
-def _exchange(
-    gloo: Any, output: Tensor, tensor: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], opts: Any
-) -> Any:
-    """Start an all-to-all of Gloo for a call with other options; return Gloo's Work.
-
-    Args:
-        gloo: Gloo's back end.
-        output: Tensor of one dimension that is written.
-        tensor: Tensor of one dimension that is sent.
-        out_sizes: Elements that come from each rank.
-        in_sizes: Elements that go to each rank.
-        opts: torch's options of the call, of which the time-out is used.
-    """
-    options = _NO_OPTIONS
-    if opts.timeout > _NO_TIME:
-        options = dist.AllToAllOptions()
-        options.timeout = opts.timeout
-    return gloo.alltoall_base(output, tensor, out_sizes, in_sizes, options)
-
-
-_NO_OPTIONS, _NO_TIME = dist.AllToAllOptions(), timedelta(0)
-
-
-def _gather(gloo: Any, tensor: Tensor, sizes: Sequence[int], is_root: bool, opts: Any) -> tuple[Any, Sequence[Tensor]]:
-    """Start a gather of Gloo of blocks that may differ in size; return Gloo's Work and the tensors that it writes.
-
-    On the root it is a gather of blocks as long as the longest one, since Gloo takes shorter messages, too. Each block
-    comes to the beginning of its tensor.
-
-    Args:
-        gloo: Gloo's back end.
-        tensor: This rank's block, of one dimension.
-        sizes: Elements of the block of each rank; ignored on other ranks than the root.
-        is_root: Whether this rank is the root.
-        opts: torch's options of the call.
-    """
-    if not is_root:
-        return gloo.gather([], [tensor], opts), []
-    longest = max(sizes)
-    padded = tensor
-    if tensor.numel() < longest:
-        padded = tensor.new_zeros(longest)
-        padded[: tensor.numel()] = tensor
-    received = tensor.new_empty(len(sizes), longest).unbind()
-    return gloo.gather([list(received)], [padded], opts), received
 
 
 def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -170,7 +123,7 @@ class Dispatcher:
         split_exchange: The same for all-to-alls of rows with splits.
         coalesced: The same for many all-reduces in one call.
         gather: The same for gathers of equal blocks.
-        scatter: The same for scatters, which are all-to-alls there.
+        scatter: The same for scatters.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
@@ -207,7 +160,8 @@ class Dispatcher:
         }
         self.straight = Straight(self.core, gloo, timeout)
         self.gather = PassThrough(self.core, gloo, GATHER, self._describe)
-        self.scatter = PassThrough(self.core, gloo, SCATTER, self._describe, partial(_exchange, gloo))
+        self._scatter = Scatter(gloo, rank, watch.calls, self.straight.limit)
+        self.scatter = PassThrough(self.core, gloo, SCATTER, self._describe, self._scatter.start)
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
@@ -487,17 +441,19 @@ class Dispatcher:
         tensors = [flat(block) for block in buffers.inputs]
         with core.watch.guard(issued.waiting, new=True, closes=False):
             if call.collective == "gather":
-                work, received = _gather(gloo, tensors[0], list(blocks.received_sizes), core.rank == call.root, opts)
+                work, received = start_gather(
+                    gloo, tensors[0], list(blocks.received_sizes), core.rank == call.root, opts
+                )
+                wait = partial(wait_in_intervals, work, core.watch.abandons_waits)
             else:
-                tensor = torch.cat(tensors) if tensors else like.new_empty(0)
-                whole = like.new_empty(sum(blocks.received_sizes))
-                work = _exchange(gloo, whole, tensor, list(blocks.received_sizes), list(blocks.sent_sizes), opts)
-                received = [whole]
+                received = [like.new_empty(buffers.outputs[0].numel())]
+                work = self._scatter.start(received, [tensors], opts, issued.waiting.number)
+                wait = partial(wait_apart, work.wait, core.watch.abandons_waits)
 
         def finish() -> None:
             """Wait for Gloo, then write the outputs."""
             with core.watch.guard(issued.waiting):
-                wait_in_intervals(work, core.watch.abandons_waits)
+                wait()
             for output, values in zip(buffers.outputs, received, strict=True):
                 output.copy_(values[: output.numel()].view(output.shape))
 
@@ -551,7 +507,7 @@ class Dispatcher:
             def end() -> bool:
                 """Return True if any rank has unfinished tasks."""
                 work.wait()
-                return bool(is_busy)
+                return bool(is_busy.value[0])
 
             return end
 

@@ -321,11 +321,11 @@ class Group(Watched):
         outputs[0] is this rank's block. On the root inputs[0] has one tensor per rank; elsewhere `inputs` is ignored.
 
         Raises:
-            InputError: The root does not have one input per rank.
+            InputError: The root does not have one input per rank, or its own is not as long as its output.
         """
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
-            self._check_one_a_rank("scatter", "inputs", parts)
+            self._check_one_a_rank("scatter", "inputs", parts, outputs[0].numel(), "output")
         into = self._at_root("scatter", opts, outputs[0])
         return self._dispatch.run_blocks(
             "scatter",

@@ -53,7 +53,6 @@ OPERATIONS = {
 }
 # Gloo's method that makes many all-reduces as one.
 ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)
-# Scatters as all-to-alls, whose blocks may differ in size: Gloo's own ones send equal blocks only.
-SCATTER = TorchOperation("scatter", "alltoall_base", c10d.ScatterOptions, uneven=True)
-# Gathers by Gloo's own method, which takes messages that are shorter than the root expects.
+# Gloo's own gathers and scatters, in calls that take blocks of several sizes; see `runtime.torch.c10d.rooted`.
+SCATTER = TorchOperation("scatter", "scatter", c10d.ScatterOptions, uneven=True, unlimited=True)
 GATHER = TorchOperation("gather", "gather", c10d.GatherOptions, uneven=True)

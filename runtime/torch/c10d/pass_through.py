@@ -13,6 +13,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,7 +99,7 @@ class PassThrough:
         numbers, open_calls, recent_calls = calls.numbers, calls.handed_on, calls.recent
         find, describe, current_method = self._find, self._text, requested_method.get
         no_range = last_range = tuple(_PassedRange(None, 0, -1, None, False))  # A plain tuple is taken apart faster.
-        clock, thread, frame_of = time.monotonic, threading.get_ident, sys._getframe
+        clock, thread, frame_of, lock = time.monotonic, threading.get_ident, sys._getframe, threading.Lock
         parts_from_bytes = watch.parts_from_bytes
         modes, profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
         plain, strided = torch.Tensor, torch.strided
@@ -161,7 +162,8 @@ class PassThrough:
                         place = None
                     if unlimited:
                         finish = partial(end_call, work, entry, watch, tally)
-                        entry[-1] = deferred = DeferredWork(finish, outputs, put_task, place)
+                        entry[-1] = deferred = DeferredWork()
+                        deferred.deferred = finish, outputs, put_task, place, copy_context(), lock()
                         return deferred
                     handle = HandedOnWork()
                     handle.handed_on = work, entry, watch, tally, outputs, place, using, False

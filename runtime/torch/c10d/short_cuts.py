@@ -198,37 +198,24 @@ class ShortCuts:
         return call
 
     def _scatter(self, full: Method) -> Method:
-        """Return the short cut for scatters with options, which it makes as all-to-alls of Gloo.
-
-        It leaves other calls to the full method.
-        """
+        """Return the short cut for scatters with options; it leaves other calls to the full method."""
         n, me, hand_over, options = self._n, self._me, self._dispatch.scatter.call, OPERATIONS["scatter"].options
-        nothing = [0] * n
 
         def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
             """Make a call and return torch's Work."""
             work = None
             if type(opts) is options and type(outputs) is list and len(outputs) == 1 and not more and not named:
                 output, root = outputs[0], opts.rootRank
-                is_root = root == me and len(inputs) == 1 and len(inputs[0]) == n
-                if (is_root or (root != me and 0 <= root < n)) and output.is_contiguous():
-                    size = output.numel()
-                    received_sizes = nothing.copy()
-                    received_sizes[root] = size
-                    if is_root:
-                        parts, sizes, kind = [], [], output.dtype
-                        for part in inputs[0]:
-                            if part.dtype is not kind or not part.is_cpu or not part.is_contiguous():
-                                break
-                            parts.append(part.data.view(-1))
-                            sizes.append(part.numel())
-                        else:
-                            if sizes[me] == size:
-                                arguments = output.view(-1), torch.cat(parts), received_sizes, sizes
-                                work = hand_over((output, *inputs[0]), n, outputs, opts, arguments)
+                if root == me and len(inputs) == 1 and len(inputs[0]) == n:
+                    kind = output.dtype
+                    for block in inputs[0]:
+                        if block.dtype is not kind:
+                            break
                     else:
-                        arguments = output.view(-1), output.new_empty(0), received_sizes, nothing
-                        work = hand_over(outputs, n, outputs, opts, arguments)
+                        if inputs[0][me].numel() == output.numel():
+                            work = hand_over((output, *inputs[0]), n, outputs, opts, (outputs, inputs))
+                elif root != me and 0 <= root < n:
+                    work = hand_over(outputs, n, outputs, opts, (outputs, inputs))
             if work is not None:
                 return work
             positional = [value for value in (inputs, opts) if value is not None]

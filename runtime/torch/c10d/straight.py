@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork, caller_place, count_end
+from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
 from runtime.torch.failures.causes import Waiting
@@ -48,23 +49,6 @@ class Straight:
         """
         self._core, self._wrapped, self._timeout, self._watch = core, wrapped, timeout, core.watch
         self._compares, self._ends = core.compares, core.watch.ends
-
-    def _must_be_examined(self, opts: Any) -> bool:
-        """Return True if a call of all ranks, with torch's options, must take the full path.
-
-        That is so if a mode or a profiler watches, a rank is lost or may be, calls are compared, an earlier task is not
-        over, or the call has a time-out other than the back end's.
-        """
-        watch, last_task = self._watch, self._core.lane.last
-        return bool(
-            watch.is_alert
-            or self._ends
-            or _modes()
-            or _profiled()
-            or (last_task is not None and not last_task.is_completed())
-            or self._compares
-            or self.limit(opts) is not None
-        )
 
     def limit(self, opts: Any) -> timedelta | None:
         """Return the time-out of a call with torch's options or None; None for that of the back end.
@@ -141,26 +125,40 @@ class Straight:
         The caller of an asynchronous one ends it, unless another task or question comes first: if another rank is busy,
         this rank must wait for it before its own later tasks.
         """
-        options, core, watch, wrapped = dist.BarrierOptions, self._core, self._watch, self._wrapped
-        calls, held, put = watch.calls, core.lane.held, core.lane.put
+        options, core, watch, wrapped, ends = dist.BarrierOptions, self._core, self._watch, self._wrapped, self._ends
+        calls, lane, compares, limit, clock = watch.calls, core.lane, self._compares, self.limit, time.monotonic
+        numbers, open_calls, recent_calls, held, put = calls.numbers, calls.handed_on, calls.recent, lane.held, lane.put
+        idle_flags: list[BusyFlag] = []  # Those of barriers that are over.
         tally: Tally | None = None  # It is made by the first call, since summaries show it.
 
         def call(opts: Any = None, *more: Any) -> Any:
             """Make a barrier and return torch's Work."""
             nonlocal tally
-            if more or type(opts) is not options or self._must_be_examined(opts):
+            last_task = lane.last
+            if (
+                more
+                or type(opts) is not options
+                or watch.is_alert
+                or ends
+                or _modes()
+                or _profiled()
+                or (last_task is not None and not last_task.is_completed())
+                or compares
+                or limit(opts) is not None
+            ):
                 return full(*(() if opts is None else (opts, *more)))
-            is_busy = BusyFlag()
-            calls.last_number = number = next(calls.numbers)
-            entry = calls.handed_on[number] = [
-                number, time.monotonic(), None, _text_of, 0, None, "barrier", None, None,
-            ]  # fmt: skip
-            calls.recent.append(entry)
-
             try:
-                work = is_busy.exchange(wrapped, False)
+                flag = idle_flags.pop()
+            except IndexError:
+                flag = BusyFlag()
+            calls.last_number = number = next(numbers)
+            start = clock()
+            entry = open_calls[number] = [number, start, None, _text_of, 0, None, "barrier", None, None]
+            recent_calls.append(entry)
+            try:
+                work = flag.exchange(wrapped, False)
             except RuntimeError:
-                calls.handed_on.pop(number, None)
+                open_calls.pop(number, None)
                 with watch.guard(Waiting("barrier", number)):
                     raise
             if tally is None:
@@ -172,20 +170,23 @@ class Straight:
                 entry[2], entry[8] = threading.get_ident(), None
                 try:
                     work.wait()
-                    if is_busy:
+                    if flag.value[0]:
                         core.wait_for_tasks(number)
                 except RuntimeError:
                     with watch.guard(Waiting("barrier", number)):
                         raise
                 finally:
-                    calls.handed_on.pop(number, None)
+                    open_calls.pop(number, None)
                     held.pop(number, None)
-                count_end(tally, entry)
+                idle_flags.append(flag)
+                tally.end(0, clock() - start)
 
             if not opts.asyncOp:
                 finish()
                 return FINISHED
-            deferred = entry[8] = DeferredWork(finish, (), put, caller_place())
+            deferred = entry[8] = DeferredWork()
+            place = None  # It does not matter without outputs.
+            deferred.deferred = finish, (), put, place, copy_context(), threading.Lock()
             held[number] = deferred.is_completed
             return deferred
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -237,8 +237,10 @@ class WrappedWork(_Futures):
 
 
 @untraced
-def wait_for_call(inner: Any, entry: list[Any], watch: FailureWatch, unlimited: bool) -> None:
-    """Wait for a call that was handed straight to Gloo; `HandedOnWork` says what the arguments are.
+def end_call(inner: Any, entry: list[Any], watch: FailureWatch, tally: Tally | None, unlimited: bool = True) -> None:
+    """Wait for a call that was handed straight to Gloo, and count its end unless the tally is None.
+
+    `HandedOnWork` says what the arguments are.
 
     Raises:
         RuntimeError: The call failed or took too long; the message names the rank to blame.
@@ -263,28 +265,11 @@ def wait_for_call(inner: Any, entry: list[Any], watch: FailureWatch, unlimited: 
             watch.calls.messages.pop(thread, None)
         else:
             watch.calls.handed_on.pop(number, None)
-
-
-@untraced
-def count_end(tally: Tally, entry: list[Any]) -> None:
-    """Count that a call which was handed straight to Gloo is over now; `HandedOnWork` says what the arguments are."""
-    ended, start = tally.ended, entry[1]
-    ended.append((entry[4], start, time.monotonic() - start))
-    if len(ended) > HELD:
-        tally.add_up()
-
-
-@untraced
-def end_call(inner: Any, entry: list[Any], watch: FailureWatch, tally: Tally) -> None:
-    """Wait once for an unlimited call that was handed straight to Gloo, and count its end.
-
-    `HandedOnWork` says what the arguments are.
-
-    Raises:
-        RuntimeError: The call failed or took too long; the message names the rank to blame.
-    """
-    wait_for_call(inner, entry, watch, True)
-    count_end(tally, entry)
+    if tally is not None:
+        ended, start = tally.ended, entry[1]
+        ended.append((size_bytes, start, time.monotonic() - start))
+        if len(ended) > HELD:
+            tally.add_up()
 
 
 @untraced_methods
@@ -314,10 +299,8 @@ class HandedOnWork(Work):  # type: ignore[misc]
         if timeout is not None or self._full is not None:
             return self._as_full().wait(timeout)
         inner, entry, watch, tally, _, _, _, unlimited = self.handed_on
-        wait_for_call(inner, entry, watch, unlimited)
-        if not self._is_counted:
-            self._is_counted = True
-            count_end(tally, entry)
+        end_call(inner, entry, watch, None if self._is_counted else tally, unlimited)
+        self._is_counted = True
         return True
 
     def _as_full(self) -> WrappedWork:
@@ -381,38 +364,29 @@ class HandedOnWork(Work):  # type: ignore[misc]
 class DeferredWork(_Futures):
     """The Work of a call that has begun, but ends only when somebody waits for it: its caller, or else a task.
 
-    The task starts when somebody asks for a future or whether the call is over.
+    The task starts when somebody asks for a future or whether the call is over. It is built without arguments, by C++,
+    and gets its attribute then.
+
+    Attributes:
+        deferred: A function that waits for the end of the call on any thread, and raises its error; it is called once.
+            The tensors that the call writes. What gives a task to the group's thread, as `TaskThread.put` does. The
+            place of the call's caller if that may be C++. The context of the call. A lock, which a thread that finishes
+            the call holds.
     """
 
-    def __init__(
-        self,
-        finish: Callable[[], object],
-        outputs: Sequence[Any],
-        put: Callable[[GroupTask, bool], None],
-        origin: Place = None,
-    ) -> None:
-        """Build the Work of a call.
-
-        Args:
-            finish: Waits for the end of the call on any thread, and raises its error; it is called once.
-            outputs: The tensors that the call writes.
-            put: Gives a task to the group's thread, as `TaskThread.put` does.
-            origin: Place of the call's caller if that may be C++.
-        """
-        super().__init__()
-        self._origin, self._context = origin, copy_context()
-        self._finish, self._outputs, self._put = finish, outputs, put
-        self._once = threading.Lock()  # A thread that finishes the call holds it.
-        self._over = False
-        self._error: BaseException | None = None
-        self._tasks: list[GroupTask] = []  # The first one counts; threads may add more at the same time.
+    deferred: tuple[
+        Callable[[], object], Sequence[Any], Callable[[GroupTask, bool], None], Place, Context, threading.Lock
+    ]
+    _over = False
+    _error: BaseException | None = None
 
     def _end(self) -> None:
         """Finish the call, or wait until another thread has finished it; raise its error."""
-        with self._once:
+        finish, _, _, _, _, once = self.deferred
+        with once:
             if not self._over:
                 try:
-                    self._finish()
+                    finish()
                 except BaseException as error:
                     self._error = error
                 finally:
@@ -422,12 +396,13 @@ class DeferredWork(_Futures):
 
     def _task(self) -> GroupTask:
         """Return the task that finishes the call, started on the group's thread the first time."""
-        if not self._tasks:
-            task = self._context.run(GroupTask, self._end, self._outputs, lambda _: None)
-            self._tasks.append(task)
-            if self._tasks[0] is task:
-                self._put(task, False)
-        return self._tasks[0]
+        if "_first_task" not in self.__dict__:
+            _, outputs, put, _, context, _ = self.deferred
+            task = context.run(GroupTask, self._end, outputs, lambda _: None)
+            if self.__dict__.setdefault("_first_task", task) is task:  # Threads may come here at the same time.
+                put(task, False)
+        first_task: GroupTask = self.__dict__["_first_task"]
+        return first_task
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over and return True.
@@ -442,7 +417,7 @@ class DeferredWork(_Futures):
 
     def is_completed(self) -> bool:
         """Return True if the call is over; if not, it ends without a further wait from now on."""
-        if not self._over and not self._once.locked():
+        if not self._over and not self.deferred[-1].locked():
             self._task()
         return self._over
 
@@ -456,11 +431,12 @@ class DeferredWork(_Futures):
 
     def result(self) -> list[Any]:
         """Return the tensors that the call writes, without a wait for it."""
-        return list(self._outputs)
+        return list(self.deferred[1])
 
     def get_future(self) -> Any:
         """Return a future of the written tensors, for Python or C++."""
-        return self._future_for_caller(self._task().get_future(), self._outputs)
+        _, outputs, _, self._origin, _, _ = self.deferred
+        return self._future_for_caller(self._task().get_future(), outputs)
 
     def synchronize(self) -> None:
         """Wait until the call is over, and raise its error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from datetime import timedelta
 from importlib.util import find_spec
 from itertools import permutations, tee
@@ -27,6 +28,12 @@ from tests.hang import HANG_S
 
 def task(function: Callable[[], object]) -> GroupTask:
     return GroupTask(lambda: function() and None, [], lambda _: None)
+
+
+def deferred_work(finish: Callable[[], object], outputs: list[Any], put: Callable[..., None]) -> DeferredWork:
+    work = DeferredWork()
+    work.deferred = finish, outputs, put, None, copy_context(), threading.Lock()
+    return work
 
 
 @pytest.fixture
@@ -190,7 +197,7 @@ def test_cpp_gets_lists_of_tensors_and_sees_errors(thread: TaskThread) -> None:
 
 def test_a_deferred_call_ends_once_on_the_thread_that_waits(thread: TaskThread) -> None:
     ended_on: list[int] = []
-    work = DeferredWork(lambda: ended_on.append(threading.get_ident()), [], thread.put)
+    work = deferred_work(lambda: ended_on.append(threading.get_ident()), [], thread.put)
     assert ended_on == []
     assert work.wait()
     assert (work.is_completed(), work.is_success(), work.wait()) == (True, True, True)
@@ -201,7 +208,7 @@ def test_a_deferred_call_ends_by_itself_once_somebody_asks(thread: TaskThread) -
     tensor = torch.zeros(2)
     for ask in (lambda work: work.is_completed(), lambda work: work.get_future().wait()):
         ended = threading.Event()
-        work = DeferredWork(ended.set, [tensor], thread.put)
+        work = deferred_work(ended.set, [tensor], thread.put)
         ask(work)
         assert ended.wait(HANG_S)
         assert work.get_future().wait()[0] is tensor
@@ -211,7 +218,7 @@ def test_a_deferred_call_keeps_its_error_for_all(thread: TaskThread) -> None:
     def fails() -> None:
         raise RuntimeError("lost: rank 3")
 
-    work = DeferredWork(fails, [], thread.put)
+    work = deferred_work(fails, [], thread.put)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="lost: rank 3"):
             work.wait()
