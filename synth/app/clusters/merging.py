@@ -54,7 +54,7 @@ def merge_answer(answer: Answer, problem: Problem, existing: Sequence[IndexEntry
         return Merged([IndexEntry.of(row, folder) for row in answer.rows], answer.files, answer.unfiled)
     with tempfile.TemporaryDirectory() as name:
         staging = Path(name)
-        rows, files = _beside(answer, intact)
+        rows, unfiled, files = _beside(answer, intact)
         for path, data in files.items():
             (staging / path).parent.mkdir(exist_ok=True)
             (staging / path).write_bytes(data)
@@ -63,7 +63,7 @@ def merge_answer(answer: Answer, problem: Problem, existing: Sequence[IndexEntry
         result = SearchResult(problem, [], bound=Bound(witnesses))
         placed = _placed(new_entries, intact, result)
         names = {path for item in placed if item.entry.folder == staging for path in item.entry.files.values()}
-        names |= {row[kind] for row in answer.unfiled for kind in ("schedule", "proof_file") if row.get(kind)}
+        names |= {row[kind] for row in unfiled for kind in ("schedule", "proof_file") if row.get(kind)}
         written = {path: files[path] for path in sorted(names & files.keys())}
         written |= {item.entry.file: item.text.encode() for item in placed if item.text is not None}
         written |= prove_again(placed, result, staging)
@@ -71,16 +71,22 @@ def merge_answer(answer: Answer, problem: Problem, existing: Sequence[IndexEntry
     filed = {entry.target: [e for e in entries if e.target == entry.target] for entry in entries}
     unfiled = [
         row
-        for row in answer.unfiled
+        for row in unfiled
         if row.get("shown_bytes") is None
         or not any(entry.in_range(row["shown_bytes"]) for entry in filed.get(row["target"], ()))
     ]
     return Merged(entries, written, unfiled)
 
 
-def _beside(answer: Answer, existing: Iterable[IndexEntry]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """Return an answer's rows and files, its schedules renamed whose names existing files with other contents have."""
-    rows, files = [dict(row) for row in answer.rows], dict(answer.files)
+def _beside(
+    answer: Answer, existing: Iterable[IndexEntry]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]:
+    """Return an answer's rows, its rows without a file, and its files.
+
+    Schedules are renamed whose names existing files with other contents have.
+    """
+    rows, unfiled = ([dict(row) for row in some_rows] for some_rows in (answer.rows, answer.unfiled))
+    files = dict(answer.files)
     stored = {name: entry.inside(name) for entry in existing for kind, name in entry.files.items() if kind != "file"}
     for name in [name for name in files if name.endswith(".synth") and name in stored]:
         proof_name = proof_path(name).as_posix()
@@ -92,10 +98,11 @@ def _beside(answer: Answer, existing: Iterable[IndexEntry]) -> tuple[list[dict[s
         new_names = {name: new_name, proof_name: proof_path(new_name).as_posix()}
         for path in pair:
             files[new_names[path]] = files.pop(path)
-        for row in rows:
+        for row in (*rows, *unfiled):
             for kind in ("schedule", "proof_file"):
-                row[kind] = new_names.get(row[kind], row[kind]) if row.get(kind) else None
-    return rows, files
+                if row.get(kind):
+                    row[kind] = new_names.get(row[kind], row[kind])
+    return rows, unfiled, files
 
 
 def _placed(
