@@ -141,7 +141,8 @@ def format_served(low: int, high: int | None) -> str:
 
     It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either. An end
     that is the next size before or after the one shown has a sign: `>1 KiB to <1 MiB` serves neither of these two
-    sizes, `over 1 KiB` and `below 1 MiB` the same without the other end. Other ends are served, or rounded.
+    sizes, `over 1 KiB` and `below 1 MiB` the same without the other end. So has an end that is rounded up to a whole
+    number, such as 256 bytes less than 4 GiB. Other ends are served, or rounded.
 
     Args:
         low: Smallest size in bytes; 0 where there is none.
@@ -153,8 +154,9 @@ def format_served(low: int, high: int | None) -> str:
         return f"{'over' if is_over else 'from'} {begin}" if low else "all sizes"
     if low and format_size(low) == format_size(high):
         return format_size(low)
-    is_below = _is_shown_exactly(high + 1) and not _is_shown_exactly(high)
-    end = format_size(high + 1 if is_below else high)
+    is_next = _is_shown_exactly(high + 1) and not _is_shown_exactly(high)
+    is_below = is_next or (_shown_bytes(high) > high and "." not in format_size(high))
+    end = format_size(high + 1 if is_next else high)
     if not low:
         return f"{'below' if is_below else 'up to'} {end}"
     return f"{'>' * is_over}{begin} to {'<' * is_below}{end}"
@@ -162,8 +164,13 @@ def format_served(low: int, high: int | None) -> str:
 
 def _is_shown_exactly(size_bytes: int) -> bool:
     """Return whether `format_size` shows a size without rounding, as it does 1.5 MiB."""
+    return _shown_bytes(size_bytes) == size_bytes
+
+
+def _shown_bytes(size_bytes: int) -> float:
+    """Return the size in bytes that `format_size` shows for a size."""
     figure, unit = format_size(size_bytes).split()
-    return float(figure) * _BYTES_OF_UNIT[unit] == size_bytes
+    return float(figure) * _BYTES_OF_UNIT[unit]
 
 
 def format_listed(ranks: Sequence[int]) -> str:

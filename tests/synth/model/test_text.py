@@ -65,6 +65,7 @@ def test_spans_of_many_parts_are_cut() -> None:
         (0, None, "all sizes"), (5, 5, "5 B"), (0, 4, "up to 4 B"), (6, 14719, "6 B to 14.4 KiB"),
         (0, 1 << 18, "up to 256 KiB"), (0, (1 << 18) - 1, "below 256 KiB"), (1 << 18, None, "from 256 KiB"),
         ((1 << 18) + 1, None, "over 256 KiB"), (1 << 10, (1 << 20) - 1, "1 KiB to <1 MiB"),
+        (0, (4 << 30) - 256, "below 4 GiB"), (1 << 20, (4 << 30) - 256, "1 MiB to <4 GiB"),
         ((1 << 18) + 1, 1 << 31, ">256 KiB to 2 GiB"), (37376, 1 << 20, "36.5 KiB to 1 MiB"),
     ],
 )  # fmt: skip
