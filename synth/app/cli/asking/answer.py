@@ -430,7 +430,8 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
 def _late_in_other_form(written: Saved) -> list[str]:
     """Return a line if the other form of calls has no file of the algorithm for the largest messages; otherwise [].
 
-    The line states why. It is left out if the other form's own algorithm for the largest messages is the same.
+    The line states why. It is left out if the other form's own algorithm for the largest messages is the same, or if
+    these are left to a vendor library.
     """
     if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
         return []
@@ -438,7 +439,7 @@ def _late_in_other_form(written: Saved) -> list[str]:
         return []
     own, other_offer = (form.result.ranges[-1] for form in (written, written.other_form))
     late = next((o for o in written.other_form.result.refused if o.algorithm is own.algorithm and o.refused), None)
-    if late is None or other_offer.algorithm is own.algorithm:
+    if late is None or other_offer.algorithm is own.algorithm or own.library:
         return []
     form = "out of place" if forms(written.result.problem)[0] else "in place"
     # The other form has only the end of the budget, which the reason counts from.

@@ -222,6 +222,9 @@ def test_an_algorithm_that_the_other_form_lacks_is_named() -> None:
         lines = of_one._late_in_other_form(Saved(None, result, other_form=other))
         assert len(lines) == count
         assert all("out of place" in line and line.endswith("; try a longer --budget") for line in lines)
+    left = replace(result, ranges=[replace(fast, library="NCCL")])
+    other = Saved(None, replace(result, ranges=[slow], refused=[late]))
+    assert of_one._late_in_other_form(Saved(None, left, other_form=other)) == []
 
 
 def test_a_part_of_the_ranks_is_told_from_nodes_and_their_ranks(synth: Call) -> None:
