@@ -564,6 +564,7 @@ class Dispatcher:
         if self.core.lane.interrupted:  # The calls under way wait for ranks that may be gone.
             self.abort()
             return
+        self._scatter.drain(self._timeout.total_seconds())
         if not self.core.finish_calls(self._timeout.total_seconds()):
             self.abort("has left the group amid a call")
             return

@@ -9,17 +9,22 @@ and sends those again.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import memmove, string_at
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from runtime.torch.failures.calls import Calls
 from runtime.torch.programs.transport import MAX_CHANNELS, call_tag
+from runtime.torch.threads import helping
 
 Tensor: TypeAlias = Any
 _MARK = bytes.fromhex("8bf15ae97c26d34f")  # Any bytes are right; blocks seldom end with these.
 _LENGTH = len(_MARK)
+_NO_LIMIT = timedelta(days=365)
 
 
 def start_gather(
@@ -45,21 +50,6 @@ def start_gather(
         padded[: tensor.numel()] = tensor
     received = tensor.new_empty(len(sizes), longest).unbind()
     return gloo.gather([list(received)], [padded], opts), received
-
-
-class _Waits:
-    """The waits for Works of Gloo, one after the other."""
-
-    __slots__ = ("_limit", "_works")
-
-    def __init__(self, works: Sequence[Any], limit: timedelta | None) -> None:
-        """Build the wait from Gloo's Works and the time-out of each, None for that of the back end."""
-        self._works, self._limit = works, limit
-
-    def wait(self) -> None:
-        """Wait for all works."""
-        for work in self._works:
-            work.wait() if self._limit is None else work.wait(self._limit)
 
 
 class _Received:
@@ -97,6 +87,7 @@ class Scatter:
             limit: Returns the time-out of a call with torch's options; None for that of the back end.
         """
         self._gloo, self._scatter, self._me, self._calls, self._limit = gloo, gloo.scatter, place, calls, limit
+        self._senders: list[threading.Thread] = []  # They wait for messages that are not received yet.
 
     def start(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any, number: int | None = None
@@ -129,30 +120,49 @@ class Scatter:
                 nothing = output.data.view(-1)[:0]
                 work = self._scatter([nothing], [[nothing] * len(blocks)], opts)
                 memmove(output.data_ptr(), blocks[root].data_ptr(), size)
-                return self._send([work], blocks, range(len(blocks)), opts, number)
+                self._send(blocks, range(len(blocks)), number)
+                return work
         work, places = self._scatter(outputs, inputs, opts), []
         for peer, block in enumerate(blocks):
             if _MARK.startswith(string_at(block.data_ptr() + size - length, length)):
                 places.append(peer)
-        return self._send([work], blocks, places, opts, number) if places else work
+        if places:
+            self._send(blocks, places, number)
+        return work
 
-    def _send(
-        self, works: Sequence[Any], blocks: Sequence[Tensor], places: Sequence[int], opts: Any, number: int
-    ) -> _Waits:
-        """Send the blocks of some places as messages, except this rank's and empty ones, and return what waits.
+    def _send(self, blocks: Sequence[Tensor], places: Sequence[int], number: int) -> None:
+        """Send the blocks of some places as messages, except this rank's and empty ones, in the call of a number.
 
-        `works` must be waited for first; the other arguments are those of `start`.
+        Copies are sent, and another thread waits for them. A receiver may ask for its message only after later calls,
+        which need this rank.
         """
         messages = [
-            self._gloo.send([blocks[place]], place, _tag(number, blocks[place]))
+            self._gloo.send([blocks[place].data.clone()], place, _tag(number, blocks[place]))
             for place in places
             if place != self._me and blocks[place].nbytes
         ]
-        return _Waits([*works, *messages], self._limit(opts))
+        sender = threading.Thread(target=_finish, args=(messages,), name="synth scatter", daemon=True)
+        sender.start()
+        self._senders = [earlier for earlier in self._senders if earlier.is_alive()] + [sender]
+
+    def drain(self, limit_s: float) -> None:
+        """Wait until all messages have been received or are lost, up to a limit in seconds."""
+        deadline = time.monotonic() + limit_s
+        for sender in self._senders:
+            sender.join(max(0.0, deadline - time.monotonic()))
 
     def _receive(self, outputs: Sequence[Tensor], opts: Any, number: int) -> None:
         """Receive this rank's block as a message, in the call of a number, with torch's options."""
-        _Waits([self._gloo.recv(outputs, opts.rootRank, _tag(number, outputs[0]))], self._limit(opts)).wait()
+        message, limit = self._gloo.recv(outputs, opts.rootRank, _tag(number, outputs[0])), self._limit(opts)
+        message.wait() if limit is None else message.wait(limit)
+
+
+def _finish(messages: Sequence[Any]) -> None:
+    """Wait for messages without a limit; a receiver that is lost is reported by the next call."""
+    with helping():
+        for message in messages:
+            with suppress(RuntimeError):
+                message.wait(_NO_LIMIT)
 
 
 def _tag(number: int, block: Tensor) -> int:

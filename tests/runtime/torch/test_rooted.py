@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from runtime.torch.c10d import rooted
 from runtime.torch.c10d.rooted import Scatter
 from runtime.torch.failures.calls import Calls
+from tests.hang import HANG_S
 
 MARK = torch.frombuffer(bytearray(rooted._MARK), dtype=torch.uint8)
 LIMIT = timedelta(seconds=5)
@@ -27,7 +29,7 @@ LIMIT = timedelta(seconds=5)
 class Work:
     """A Work of Gloo's, which ends when somebody waits for it."""
 
-    def __init__(self, end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, end: Callable[[], object] = lambda: None) -> None:
         self._end = end
 
     def wait(self, *_: Any) -> bool:
@@ -40,11 +42,14 @@ class Post:
 
     def __init__(self) -> None:
         self.values: dict[tuple[int, int, Any], deque[torch.Tensor]] = defaultdict(deque)
+        self.taken: dict[tuple[int, int, Any], deque[threading.Event]] = defaultdict(deque)  # Set when they are taken.
         self.messages = 0
 
     def take(self, key: tuple[int, int, Any], output: torch.Tensor) -> None:
         """Write the next values to the beginning of a tensor that is at least as long."""
         values = self.values[key].popleft().view(-1)
+        if self.taken[key]:
+            self.taken[key].popleft().set()
         assert values.numel() <= output.numel()
         output.view(-1)[: values.numel()] = values
 
@@ -68,8 +73,10 @@ class Gloo:
 
     def send(self, tensors: Any, peer: int, tag: int) -> Work:
         self._post.messages += 1
+        taken = threading.Event()
         self._post.values[self._me, peer, tag].append(tensors[0].clone())
-        return Work()
+        self._post.taken[self._me, peer, tag].append(taken)
+        return Work(lambda: taken.wait(HANG_S))
 
     def recv(self, tensors: Any, peer: int, tag: int) -> Work:
         return Work(lambda: self._post.take((peer, self._me, tag), tensors[0]))
@@ -80,12 +87,15 @@ def scattered(blocks: Sequence[torch.Tensor], root: int) -> tuple[list[torch.Ten
     post, opts = Post(), c10d.ScatterOptions()
     opts.rootRank = root
     outputs = [torch.full_like(block, 77) for block in blocks]
-    works = []
+    scatters, works = [], []
     for rank in sorted(range(len(blocks)), key=lambda rank: rank != root):
         scatter = Scatter(Gloo(post, rank), rank, Calls(), lambda _: LIMIT)
+        scatters.append(scatter)
         works.append(scatter.start([outputs[rank]], [list(blocks)] if rank == root else [], opts))
-    for work in works:
+    for work in works:  # The root's comes first: it does not wait for messages that nobody has asked for.
         work.wait()
+    for scatter in scatters:
+        scatter.drain(HANG_S)
     assert not any(post.values.values()), "messages are left"
     return outputs, post.messages
 
@@ -116,7 +126,23 @@ def test_each_rank_gets_its_block(blocks: list[torch.Tensor], messages: int | No
     assert messages is None or sent == messages
 
 
+def test_a_root_that_leaves_waits_until_its_messages_are_taken() -> None:
+    post, opts = Post(), c10d.ScatterOptions()
+    blocks = [torch.ones(3), torch.zeros(4)]
+    scatter = Scatter(Gloo(post, 0), 0, Calls(), lambda _: LIMIT)
+    scatter.start([torch.empty(3)], [blocks], opts).wait()
+    scatter.drain(0.01)
+    ((key, taken),) = post.taken.items()
+    assert not taken[0].is_set()
+    leaves = threading.Thread(target=scatter.drain, args=(HANG_S,))
+    leaves.start()
+    post.take(key, torch.empty(4))
+    leaves.join(HANG_S)
+    assert not leaves.is_alive()
+
+
 def test_a_rank_that_sees_no_mark_leaves_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooted, "string_at", lambda _, length: b"x" * length)
+    monkeypatch.setattr(Scatter, "drain", lambda *_: None)
     with pytest.raises(AssertionError, match="messages are left"):
         scattered([torch.ones(3), torch.zeros(4)], 0)

@@ -141,10 +141,23 @@ def unequal_blocks() -> None:
         out, _ = _split((True,) * dist.get_world_size(), _rising, dist.group.WORLD, True)
         compare(out, _wanted_rows(_rising))
     _all_right(dist.group.WORLD, ("synth", "auto", "gloo"))
+    _waits_late()
     gloo = dist.new_group(backend="gloo")
     for _, call, expected, is_gloos in _cases():
         if is_gloos:  # The expected results are Gloo's.
             compare(call(gloo, True)[0], expected)
+
+
+def _waits_late() -> None:
+    """Check that a root need not wait for the receivers of a scatter, which wait only after a call that needs it."""
+    me, sizes = dist.get_rank(), SIZES[-1]
+    with ours.using("gloo"):
+        out, work = _scatter(sizes, 0, dist.group.WORLD, me == 0)
+    with ours.using("synth"):
+        dist.all_reduce(torch.ones(3))
+    if work is not None:
+        work.wait()
+    compare(out, values(0, sizes[me], salt=me))
 
 
 def relays(ranks: int) -> list[Script]:
