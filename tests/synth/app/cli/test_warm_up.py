@@ -23,7 +23,7 @@ def test_it_says_where_loops_are_and_leaves_no_files(synth: Call, monkeypatch: p
     monkeypatch.setattr(warm_up, "_QUESTIONS", (SMALL,))
     answer = synth("warm-up")
     assert (answer.code, answer.err) == (0, "")
-    assert f"loops for large problems are compiled, in {loop_cache.loops_folder()}" in answer.out
+    assert f"loops for large problems are compiled, in {loop_cache.loops_folder()}" in answer.flat
     assert not list(Path().iterdir())
 
 
