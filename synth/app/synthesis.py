@@ -415,8 +415,9 @@ def search_document(answer: SearchResult | Saved) -> dict[str, Any]:
     written = None if isinstance(answer, SearchResult) else answer
     result = answer if isinstance(answer, SearchResult) else answer.result
     document = statement(result)
-    own_rows = with_ranges(result, document["algorithms"])
-    document["algorithms"] = [{"file": None, "kept": False} | row for row in own_rows]
+    if written is None:
+        own_rows = with_ranges(result, document["algorithms"])
+        document["algorithms"] = [{"file": None, "kept": False} | row for row in own_rows]
     for key, form in () if written is None else (("algorithms", written), ("other_form", written.other_form)):
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]

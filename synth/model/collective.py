@@ -487,6 +487,17 @@ def one_shot(collective: Collective) -> Collective:
     )
 
 
+def fullest(sizes: Ints | Floats) -> float:
+    """Return what the fullest buffer of any rank holds; a whole number if all sizes are.
+
+    Args:
+        sizes: Size of the block of each rank, shape (k,); or of what rank i sends to rank j, shape (k, k), of which the
+            largest sum of a row or a column counts.
+    """
+    most: float = max(sizes.sum(axis=axis).max().item() for axis in range(sizes.ndim))
+    return most
+
+
 def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] | Floats, root: int = 0) -> Collective:
     """Return a collective whose blocks may each have a different size, such as alltoallv, allgatherv or gatherv.
 
@@ -518,7 +529,7 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         index = "".join(f"[{i}]" for i in bad[0])
         raise InputError(f"{kind.name}: size{index} is {table[tuple(bad[0])]}; it must be a number of bytes, 0 or more")
     with np.errstate(over="ignore"):
-        message_bytes = max(table.sum(axis=axis).max() for axis in range(table.ndim))
+        message_bytes = fullest(table)
     if not np.isfinite(message_bytes):
         raise InputError(f"{kind.name}: the sizes add up to more than a number can hold; they must be bytes")
     even, is_kept = named(kind.even, len(table), 1, root), table.ravel() > 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.bounds.borders import Borders
-from synth.model.collective import MOST_CELLS, Bools, Floats, Ints
+from synth.model.collective import MOST_CELLS, Bools, Floats, Ints, fullest
 from synth.model.deadline import checking_deadline
 
 _WHOLE_BYTES = 16
@@ -65,7 +65,7 @@ class Capacity:
     @property
     def buffer_bytes(self) -> int:
         """Return the message size: the bytes of the fullest buffer, of all that one rank sends or receives."""
-        return int(_fullest(self.cells)) * self.cell_bytes
+        return int(fullest(self.cells)) * self.cell_bytes
 
     def cell_bytes_for(self, trace: Ints) -> Ints:
         """Return the least bytes of a cell with which each call fits, int64, shape (m,); −1 where no cell is enough.
@@ -183,10 +183,10 @@ class _Clustering:
         """
         cuts = []
         for cells in np.linspace(self._most_cells / 2, self._most_cells, self._tuning.cuts).astype(int).tolist():
-            cut = np.ceil(shape * (cells / _fullest(shape) * _LESS)).astype(np.int64)
+            cut = np.ceil(shape * (cells / fullest(shape) * _LESS)).astype(np.int64)
             cut[self.used] = np.maximum(cut[self.used], 1)
-            padded = _fullest(cut) * float((shape[self.used] / cut[self.used]).max())
-            cuts.append((_fullest(cut) > MOST_CELLS, padded, cut))
+            padded = fullest(cut) * float((shape[self.used] / cut[self.used]).max())
+            cuts.append((fullest(cut) > MOST_CELLS, padded, cut))
         best: Ints = min(cuts, key=lambda cut: cut[:2])[2]
         best //= int(np.gcd.reduce(best[self.used]))
         return best
@@ -221,7 +221,7 @@ class _Clustering:
 
     def _floored(self, shape: Floats) -> Floats:
         """Return a shape in which each block that is used at all has about a cell or more."""
-        return np.where(self.used, np.maximum(shape, _fullest(shape) / self._most_cells), 0.0)
+        return np.where(self.used, np.maximum(shape, fullest(shape) / self._most_cells), 0.0)
 
     def _times_us(self, shape: Floats, calls: Floats) -> Floats:
         """Return the bounds of the times of calls with the padding of a shape, in µs, shape (m,)."""
@@ -232,8 +232,3 @@ class _Clustering:
 def _used(trace: Ints) -> Bools:
     """Return whether each block is used in any call of a trace, shape (k, k)."""
     return np.asarray((trace > 0).any(axis=0))
-
-
-def _fullest(table: Floats | Ints) -> float:
-    """Return the largest sum of a row or column of a table."""
-    return float(max(table.sum(axis=1).max(), table.sum(axis=0).max()))

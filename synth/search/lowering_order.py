@@ -12,7 +12,7 @@ from synth.search.offer import Offer
 from synth.search.pace import LoweringPace
 
 FASTER = 0.98  # The part of a program's time below which another program is clearly faster.
-MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
+MUCH_FASTER = 0.75  # The part of the best program's time below which a schedule does not wait for others.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
 _UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emit.library.entry import IndexEntry
-from synth.model.collective import Ints
+from synth.model.collective import Ints, fullest
 from topologies.errors import InputError
 
 
@@ -59,7 +59,7 @@ class PaddedFile:
             source = goal.sets.source[goal.sets.start[set_of_cell]]
             is_block = (rank < k) & (source < k)
             np.add.at(self.cells, (source[is_block], rank[is_block]), 1)
-        self._fullest = max(1, _fullest(self.cells))
+        self._fullest = max(1, int(fullest(self.cells)))
         points = entry.curve or [(float(entry.shown_bytes or 1), float(entry.time_us or np.inf), 0.0)]
         self._sizes, self._times_us = ([point[column] for point in points] for column in (0, 1))
 
@@ -90,8 +90,3 @@ class PaddedFile:
             return float(np.interp(shown_bytes, sizes, times_us))
         slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
         return times_us[-1] + max(slope, 0.0) * (shown_bytes - sizes[-1])
-
-
-def _fullest(table: Ints) -> int:
-    """Return the largest sum of a row or a column."""
-    return int(max(table.sum(axis=1).max(), table.sum(axis=0).max()))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.engines.skewed.plan import Plan
-from synth.model.collective import Collective, Floats, Ints, make_collective, uneven
+from synth.model.collective import Collective, Floats, Ints, fullest, make_collective, uneven
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.verify.algorithm import Algorithm
@@ -65,7 +65,7 @@ def cut_as_planned(whole: Collective, plan: Plan, sizes: NDArray[np.int64]) -> C
 
 def message_bytes(sizes: Ints | Floats) -> int:
     """Return the message size of an all-to-all of such sizes: the largest sum of a row or a column."""
-    return int(max(sizes.sum(axis=1).max(), sizes.sum(axis=0).max()))
+    return int(fullest(sizes))
 
 
 def _places(owner: Ints, peer: Ints, offset: Ints, k: int) -> Ints:

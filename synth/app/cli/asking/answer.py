@@ -119,9 +119,9 @@ def _with_time_for(existing: Iterable[IndexEntry], question: Question) -> Questi
         question: The question.
     """
     options = question.options
-    sizes = [path.stat().st_size for path in {entry.path for entry in existing} if path.is_file()]
     if options.budget_s < _LEAST_DIVIDED_S:
         return question
+    sizes = [path.stat().st_size for path in {entry.path for entry in existing} if path.is_file()]
     left_s = max(options.budget_s / 2, options.budget_s - sum(sizes) / CHECKED_PER_S)
     return dataclasses.replace(
         question, options=dataclasses.replace(options, budget_s=left_s, stated_s=options.budget_s)
