@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.added import ADDED
-from runtime.torch.c10d.busy import BusyFlag
+from runtime.torch.c10d.on_gloo.busy import BusyFlag
+from runtime.torch.c10d.on_gloo.pass_through import PassThrough
+from runtime.torch.c10d.on_gloo.rooted import Scatter, start_gather
+from runtime.torch.c10d.on_gloo.straight import Straight
 from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, GATHER, OPERATIONS, SCATTER, TorchOperation
-from runtime.torch.c10d.pass_through import PassThrough
-from runtime.torch.c10d.rooted import Scatter, start_gather
-from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN, CallChoice
 from runtime.torch.core import Core, Issued, Terms, stated_sizes, type_name, type_text

@@ -53,6 +53,6 @@ OPERATIONS = {
 }
 # Gloo's method that makes many all-reduces as one.
 ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)
-# Gloo's own gathers and scatters, in calls that take blocks of several sizes; see `runtime.torch.c10d.rooted`.
+# Gloo's own gathers and scatters, in calls that take blocks of several sizes; see `runtime.torch.c10d.on_gloo.rooted`.
 SCATTER = TorchOperation("scatter", "scatter", c10d.ScatterOptions, uneven=True, unlimited=True)
 GATHER = TorchOperation("gather", "gather", c10d.GatherOptions, uneven=True)

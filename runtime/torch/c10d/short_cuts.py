@@ -1,7 +1,8 @@
 """Build short cuts of a group's methods, for calls in the forms in which torch's functions make them.
 
 A short cut looks only at the form of a call, and hands it straight to Gloo or to messages if nothing else is due
-(`runtime.torch.c10d.pass_through`, `runtime.torch.c10d.straight`). It leaves every other call to the method itself.
+(`runtime.torch.c10d.on_gloo.pass_through`, `runtime.torch.c10d.on_gloo.straight`). It leaves every other call to the
+method itself.
 """
 
 from __future__ import annotations

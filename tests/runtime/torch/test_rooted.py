@@ -17,8 +17,8 @@ if find_spec("torch") is None:
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.c10d import rooted
-from runtime.torch.c10d.rooted import Scatter
+from runtime.torch.c10d.on_gloo import rooted
+from runtime.torch.c10d.on_gloo.rooted import Scatter
 from runtime.torch.failures.calls import Calls
 from tests.hang import HANG_S
 

@@ -2,7 +2,7 @@
 
 Each function that this module builds makes only calls that need nothing else: plain tensors on the CPU, no watchers, no
 lost rank, no earlier task. It leaves any other call to the full method, which does the same on Gloo, so ranks need not
-agree on it. As in `runtime.torch.c10d.pass_through`, a call runs as little code as it can.
+agree on it. As in `runtime.torch.c10d.on_gloo.pass_through`, a call runs as little code as it can.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from runtime.torch.c10d.busy import BusyFlag
+from runtime.torch.c10d.on_gloo.busy import BusyFlag
 from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
