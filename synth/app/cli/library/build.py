@@ -12,7 +12,7 @@ import click
 from emit.library.entry import INDEX
 from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
-from synth.app.cli.library.questions import say_missing_forms
+from synth.app.cli.library.missing import say_missing_forms
 from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.progress import showing
 from synth.app.clusters.build import LEAST_S, Built, build

@@ -15,13 +15,20 @@ import click
 from emit.library.checking.fault_check import check_fault
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.networks import Networks
-from emit.library.overlay import FAULTS, dead_parts, failures_in, folder_without, load_library
+from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.call import LibraryCall
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.selector import Selector, entries_of, spelled_name
 from emit.targets import NO_ALGORITHM, TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
+from synth.app.cli.library.missing import (
+    NO_FILE,
+    say_failures,
+    say_missing_forms,
+    say_why_no_file,
+    unserved_ranges,
+)
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
 from synth.app.cli.size_ranges import parse_sweep
@@ -30,7 +37,7 @@ from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_w
 from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
-from synth.model.problem import LARGEST, SMALLEST, parse_ranks
+from synth.model.problem import parse_ranks
 from synth.model.registry import COLLECTIVE_KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
@@ -53,9 +60,7 @@ from topologies.load import load
 from topologies.text.files import origin_of
 
 _RANKS = 1 << 20  # ranks that a group may name
-_LEFT = "no file"  # The predicted time of sizes that are left to the executor.
-_UNSERVED = "not served"  # The same where the executor has no algorithm of its own.
-_SHOWN_QUESTIONS = 6  # questions or failures that a line names
+_UNSERVED = "not served"  # The predicted time of sizes without a file that the executor does not serve either.
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -140,7 +145,7 @@ def show(
     if len(names) == 1:
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide, details)
-    _say_why_no_file(entries_left)
+    say_why_no_file(entries_left)
     say_missing_forms(entries_left)
     if details:
         for entry in entries_left:
@@ -155,7 +160,7 @@ def show(
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
     if any(entry.asked for entry in entries_left):
         say_fitted(f"sizes: those of the cluster's file; a file may serve others, as synth library pick {folder} says")
-    _say_failures(folder)
+    say_failures(folder)
     for name in libraries:
         if sentence := count_sizes(entries_left, name).sentence(name):
             say_fitted(sentence)
@@ -195,7 +200,7 @@ def _blocks(
     for _, same in groupby(entries, lambda entry: entry.question_and_form):
         same_entries = list(same)
         first = same_entries[0]
-        ranges_left = _left(same_entries, *(first.asked or (0, None)))
+        ranges_left = unserved_ranges(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
         numbered += [(low, _left_cells(low, high, first, len(libraries))) for low, high in ranges_left]
         title = _title(first, _matching_group(first, ranks), names_topology)
@@ -251,10 +256,10 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
     if any(row[3] == _UNSERVED for row in rows):
         click.echo()
         say_fitted(f"{_UNSERVED}: no file is for these sizes, and no executor has an algorithm of its own for them")
-    if any(row[3] == _LEFT for row in rows):
-        own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
+    if any(row[3] == NO_FILE for row in rows):
+        own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == NO_FILE)
         click.echo()
-        say_fitted(f"{_LEFT}: {' or '.join(own)} serves these sizes")
+        say_fitted(f"{NO_FILE}: {' or '.join(own)} serves these sizes")
     if "algorithm" not in left_out:
         click.echo()
         say_fitted("algorithm: its engine, its steps/rounds/chunks, and the protocol of its file")
@@ -264,72 +269,6 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         fitted_times = f"; with brackets it is by {FITTED}{BRACKETS}" if any("× (" in line for line in lines) else ""
         say_fitted(f"{', '.join(compared)}: the library's time for what it would run / ours{fitted_times}")
     _say_left_out(left_out, "" if details else "; --details shows all of each file")
-
-
-def _say_why_no_file(entries: Sequence[IndexEntry]) -> None:
-    """Print why ranges of sizes have no file where a build's record says it, a line for each reason; maybe nothing.
-
-    Args:
-        entries: The entries of one library, sorted.
-    """
-    ranges: dict[str, list[str]] = {}
-    shares = recorded_shares(entries[0].folder) if entries else []
-    for _, same in groupby(entries, lambda entry: entry.question_and_form):
-        same_entries = list(same)
-        for low, high in _left(same_entries, *(same_entries[0].asked or (0, None))):
-            if why := why_no_file(shares, same_entries[0], low, high):
-                question = f"{same_entries[0].collective} of {format_spans(same_entries[0].group)}"
-                ranges.setdefault(why, []).append(f"{question}, {format_served(low, high)}")
-    if ranges:
-        click.echo()
-    for why, served in ranges.items():
-        say_fitted(f"{_LEFT} ({'; '.join(dict.fromkeys(served))}): {why}")
-
-
-def say_missing_forms(entries: Sequence[IndexEntry]) -> None:
-    """Print which questions have files for one form of calls only, in or out of place, though they have two forms.
-
-    Args:
-        entries: The entries of one library, sorted.
-    """
-    inplace_of: dict[tuple[object, ...], set[bool]] = {}
-    for entry in entries:
-        inplace_of.setdefault((entry.question, entry.target), set()).add(entry.inplace)
-    questions: dict[str, list[str]] = {}
-    for entry in entries:
-        own_forms = inplace_of.pop((entry.question, entry.target), {True, False})
-        if len(own_forms) > 1 or not _has_two_forms(entry):
-            continue
-        title = f"{entry.collective} of {format_spans(entry.group)}"
-        questions.setdefault("out of place" if entry.inplace else "in place", []).append(title)
-    for form, titles in questions.items():
-        click.echo()
-        say_fitted(
-            f"no file for calls {form} ({_first_of(titles)}): none could be made, or the time ran out before"
-            " it was checked; the same command with a longer budget may add them"
-        )
-
-
-def _first_of(titles: Sequence[str]) -> str:
-    """Return the first texts of a list with semicolons between them, and how many more there are."""
-    more = len(titles) - _SHOWN_QUESTIONS
-    return "; ".join([*titles[:_SHOWN_QUESTIONS], *([f"and {more} more"] if more > 0 else [])])
-
-
-def _has_two_forms(entry: IndexEntry) -> bool:
-    """Return whether a search makes files for calls in place and out of place where it made an entry's file."""
-    kind, only_outofplace = COLLECTIVE_KINDS.get(entry.collective), TARGETS[entry.target].only_outofplace
-    is_whole = kind is not None and bool(kind.whole) and entry.collective not in only_outofplace
-    # The goal of a program without a name has one form, and a program that was written by hand has no engine.
-    return is_whole and entry.stated_goal is None and bool(entry.row.get("engine"))
-
-
-def _say_failures(folder: str) -> None:
-    """Print for which failures a library has answers too, and in which folders; nothing if there are none."""
-    failures = failures_in(folder)
-    if failures:
-        names = [f"{','.join(fault.without)} in {FAULTS}/{path.name}" for path, fault in failures.items()]
-        say_fitted(f"answers for failures: {_first_of(names)}; synth library show {next(iter(failures))}")
 
 
 def _fitted_cells(
@@ -360,27 +299,6 @@ def _say_left_out(titles: Sequence[str], more: str = "") -> None:
         say(["", *wrapped([f"--wide also shows {', '.join(titles)}{more}"], terminal_width())], None)
 
 
-def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tuple[int, int | None]]:
-    """Return the ranges of sizes in bytes, (first, last), that no entry serves; last is None where there is no end.
-
-    Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them. There
-    are none if each entry serves one size, because nobody asked for the others.
-
-    Args:
-        entries: All entries of one question and form of calls, with ascending sizes.
-        low: The smallest size that was asked for.
-        high: The largest size that was asked for, inclusive; None for all sizes.
-    """
-    ranges, begin = list[tuple[int, int | None]](), low
-    if all(format_size(entry.min_bytes) == format_size(entry.last_bytes) for entry in entries):
-        return ranges
-    for entry in entries:
-        if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
-            ranges.append((begin, entry.min_bytes - 1))
-        begin = max(begin, entry.last_bytes + 1)
-    return ranges + ([(begin, high)] if begin <= (LARGEST if high is None else high) else [])
-
-
 def _left_cells(low: int, high: int | None, entry: IndexEntry, nlibraries: int) -> _Cells:
     """Return the cells of a range of sizes that no file is for, with those of the libraries.
 
@@ -393,7 +311,7 @@ def _left_cells(low: int, high: int | None, entry: IndexEntry, nlibraries: int) 
         nlibraries: Number of libraries that rows are compared with.
     """
     is_served = TARGETS[entry.target].own_algorithm(entry.collective) != NO_ALGORITHM
-    served = _LEFT if is_served else _UNSERVED
+    served = NO_FILE if is_served else _UNSERVED
     return format_served(low, high), "–", entry.target, served, "–", "–", *["–"] * nlibraries
 
 
